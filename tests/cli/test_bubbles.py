@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from unalike.cli.terminal_tables import HIGHEST, SIZES, WIDEST, bubbles
+from unalike.cli.terminal_tables import MAX_BUBBLE_CLASSES, MAX_BUBBLE_CLIENTS, SIZES, bubbles
 
 
 def test_bubbles_grow_with_the_count():
@@ -13,8 +13,10 @@ def test_bubbles_grow_with_the_count():
 
 
 def test_bubbles_too_large_for_a_terminal_are_empty():
-    assert bubbles(np.ones((WIDEST + 1, 2), int), ["a", "b"]) == ""
-    assert bubbles(np.ones((2, HIGHEST + 1), int), ["c"] * (HIGHEST + 1)) == ""
+    assert bubbles(np.ones((MAX_BUBBLE_CLIENTS + 1, 2), int), ["a", "b"]) == ""
+    assert (
+        bubbles(np.ones((2, MAX_BUBBLE_CLASSES + 1), int), ["c"] * (MAX_BUBBLE_CLASSES + 1)) == ""
+    )
 
 
 def test_bubbles_narrow_terminal_continues_below():

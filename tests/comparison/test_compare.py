@@ -450,7 +450,7 @@ def test_compare_no_column_mixes_protocols(people, small, protocol):
     assert set(rows["fedavg"].index) == (asked | {plain_one, "used"}) - {"personal"}
     assert set(rows["ditto"].index) == asked | {plain_one, "personal", "used"}
     assert rows["ditto", "used"] == rows["ditto", "personal"] != rows["ditto", plain_one]
-    assert table.columns.plain == plain_one == table.content().plain
+    assert table.columns.unprefixed_protocol == plain_one == table.content().unprefixed_protocol
     alone = small(
         ["ditto"],
         people,

@@ -182,7 +182,7 @@ def test_row_1_impossible_metrics_are_refused(tmp_path):
             ("right", [6, 6, 6, 6], "contradict"),
             ("guessed", [0, 0, 0, 10**6], "not a list of at most 4 numbers"),
             ("true", [0] * 10**4, "not a list of at most 4 numbers"),
-            ("own", {"roc_auc": 0.5}, "the task has none"),
+            ("computed_by_client", {"roc_auc": 0.5}, "the task has none"),
             ("moments", [1.0, 1.0, 1.0], "the task has none"),
         ]
     ):
@@ -795,9 +795,13 @@ def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):
 )
 def test_row_1_impossible_areas_under_curves_are_refused(area, sound):
     """A site's ROC AUC is a number from 0 to 1; NaN means that there is none."""
-    found = MetricSums(2, 1.0, (1, 1), (1, 1), (1, 1)).plain() | {"own": {"roc_auc": area}}
+    found = MetricSums(2, 1.0, (1, 1), (1, 1), (1, 1)).as_fields() | {
+        "computed_by_client": {"roc_auc": area}
+    }
     if sound:
-        assert MetricSums.read(found, find_task("binary"), 2, 2).own["roc_auc"] == area
+        assert (
+            MetricSums.read(found, find_task("binary"), 2, 2).computed_by_client["roc_auc"] == area
+        )
     else:
         with pytest.raises(UnalikeError, match="not a number from 0 to 1"):
             MetricSums.read(found, find_task("binary"), 2, 2)

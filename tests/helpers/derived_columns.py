@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from unalike.metrics.columns import OTHERS, PROTOCOLS, TEST, USED, VALIDATION, Column, Columns
+from unalike.metrics.columns import (
+    COLUMNS_WITHOUT_SCORES,
+    IN_USE,
+    PROTOCOLS,
+    TEST,
+    VALIDATION,
+    Column,
+    Columns,
+)
 from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, registry, sensitivity_at
 
-_NAME = re.compile(rf"(?:({'|'.join((*PROTOCOLS, USED))})_)?(val_)?(.+)")
+_NAME = re.compile(rf"(?:({'|'.join((*PROTOCOLS, IN_USE))})_)?(val_)?(.+)")
 
 
 def derived(names: Iterable[object], plain: str = "clients") -> Columns:
@@ -18,7 +26,9 @@ def derived(names: Iterable[object], plain: str = "clients") -> Columns:
     plain columns are those of the personal models. `plain` is the protocol of the columns without a protocol in their names.
     """
     scores = (
-        name for name in map(str, names) if name not in OTHERS and not name.endswith("selected")
+        name
+        for name in map(str, names)
+        if name not in COLUMNS_WITHOUT_SCORES and not name.endswith("selected")
     )
     matched = [match for name in scores if (match := _NAME.fullmatch(name)) and match[1] != plain]
     columns = (

@@ -9,7 +9,7 @@ import pytest
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import TASKS
-from unalike.metrics.columns import FILE, TEST, VALIDATION, Columns
+from unalike.metrics.columns import COLUMNS_FILE, TEST, VALIDATION, Columns
 from unalike.metrics.metrics import run_metrics
 from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, read
 
@@ -59,12 +59,12 @@ def test_columns_are_read_as_they_were_stored(tmp_path):
     )
     columns.save(tmp_path)
     found = Columns.load(tmp_path)
-    assert [(c.name, c.protocol, c.split, c.plain) for c in found.all] == [
-        (c.name, c.protocol, c.split, c.plain) for c in columns.all
+    assert [(c.name, c.protocol, c.split, c.unprefixed) for c in found.all] == [
+        (c.name, c.protocol, c.split, c.unprefixed) for c in columns.all
     ]
-    assert [m.facts for m in found.metrics] == [m.facts for m in columns.metrics]
-    json.loads((tmp_path / FILE).read_text(), parse_constant=pytest.fail)
-    (tmp_path / FILE).write_text("{}")
+    assert [m.stored_fields for m in found.metrics] == [m.stored_fields for m in columns.metrics]
+    json.loads((tmp_path / COLUMNS_FILE).read_text(), parse_constant=pytest.fail)
+    (tmp_path / COLUMNS_FILE).write_text("{}")
     with pytest.raises(UnalikeError, match=r"cannot read .*columns.json"):
         Columns.load(tmp_path)
 
@@ -84,7 +84,7 @@ def test_row_is_shown_by_the_first_score_with_a_number_and_by_the_loss_last():
 
 
 def test_used_columns_stand_beside_personal_ones():
-    used = [c for c in COLUMNS.with_used().all if c.protocol == "used"]
+    used = [c for c in COLUMNS.with_models_in_use().all if c.protocol == "used"]
     assert {c.name for c in used} >= {"used_cost", "used_val_cost", "used_loss"} and used[
         0
     ].selected == "used_selected"

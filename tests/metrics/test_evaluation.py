@@ -37,7 +37,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 7, 40])
 def test_score_equals_the_module(view, count, monkeypatch):
-    monkeypatch.setattr(scoring, "BYTES", 1)  # sixteen at a time
+    monkeypatch.setattr(scoring, "IMAGE_BYTES", 1)  # sixteen at a time
     torch.manual_seed(0)
     net, task = Net(view).eval(), find_task("classification")
     model, x, y = Model(net), torch.randn(count, 3, 8, 8), torch.arange(count) % 5
@@ -119,7 +119,7 @@ def one_thread_within():
 
 def test_score_threads_equal_one_thread(monkeypatch, one_thread_within):
     """Threads give the same bits in the order of the samples, without gradients; an error in a thread is raised."""
-    monkeypatch.setattr(scoring, "FLAT", 1)
+    monkeypatch.setattr(scoring, "VECTOR_BYTES", 1)
     task, x, y = find_task("classification"), torch.randn(100, 6), torch.arange(100) % 5
     net, seen = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 5)), set()
     model = Model(net)

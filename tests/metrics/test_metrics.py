@@ -82,7 +82,7 @@ def test_metrics_equal_scikit_learn(seed):
 @pytest.mark.parametrize("block", [1, 7, 2**22])
 def test_per_client_in_blocks_equals_one_by_one(monkeypatch, block):
     """Counting clients in blocks changes nothing; scikit-learn gives the same for ten classes."""
-    monkeypatch.setattr(m, "BLOCK", block)
+    monkeypatch.setattr(m, "MAX_COUNTS_AT_ONCE", block)
     rng = np.random.default_rng(0)
     client, y, guess = rng.integers(0, 9, 300), rng.integers(0, 10, 300), rng.integers(0, 10, 300)
     found = per_client(TASKS["classification"], scores(client, y, guess), 10)

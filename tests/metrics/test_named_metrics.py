@@ -147,7 +147,7 @@ def test_sums_of_clients_give_the_metrics_of_all_where_they_can(task):
         own = MetricSums.of(TASKS[task], scored(task, y[k::3], z[k::3]), custom)
         sums.append(
             MetricSums.read(
-                own.plain(), TASKS[task], 100, 3 if task == "classification" else 2, custom
+                own.as_fields(), TASKS[task], 100, 3 if task == "classification" else 2, custom
             )
         )
     pooled = reduce(lambda a, b: a.added(b, custom), sums, MetricSums()).metrics(
@@ -183,16 +183,18 @@ def test_sums_of_clients_pool_a_mean_that_another_package_registered_and_no_othe
     )
     assert unpooled(task, custom) == ("mine",)
     with pytest.raises(UnalikeError, match="error_rate of metric sums is not a number from 0 to 1"):
-        MetricSums.read(sums[0].plain() | {"own": {"error_rate": 2.0}}, task, 50, 3, custom)
+        MetricSums.read(
+            sums[0].as_fields() | {"computed_by_client": {"error_rate": 2.0}}, task, 50, 3, custom
+        )
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"own": {"brier_score": 3.0}}, "not a number from 0 to 2"),
-        ({"own": {"brier_score": "low"}}, "not a number"),
-        ({"own": {"cost": 1.0}}, "metrics other than brier_score"),
-        ({"own": 3}, "metrics other than"),
+        ({"computed_by_client": {"brier_score": 3.0}}, "not a number from 0 to 2"),
+        ({"computed_by_client": {"brier_score": "low"}}, "not a number"),
+        ({"computed_by_client": {"cost": 1.0}}, "metrics other than brier_score"),
+        ({"computed_by_client": 3}, "metrics other than"),
         ({"moments": [1.0]}, "not three numbers"),
         ({"moments": [1.0, float("inf"), 1.0]}, "finite"),
     ],
@@ -201,7 +203,7 @@ def test_impossible_sums_are_refused(change, words):
     task = "regression" if "moments" in change else "classification"
     y, z = samples(task)
     custom = {} if task == "regression" else chosen(task, "brier_score")
-    sums = MetricSums.of(TASKS[task], scored(task, y, z), custom).plain()
+    sums = MetricSums.of(TASKS[task], scored(task, y, z), custom).as_fields()
     with pytest.raises(UnalikeError, match=words):
         MetricSums.read(sums | change, TASKS[task], 300, 3, custom)
 

@@ -224,7 +224,7 @@ def test_findings_baseline_without_shared_model_is_compared_by_its_personal_mode
 
 def test_findings_personal_models_are_judged_with_the_shared_ones(content):
     found = found_in(content)
-    assert content.decisive == "used" and content.decision.protocol == "used"
+    assert content.deciding_protocol == "used" and content.decision.protocol == "used"
     assert found.models.startswith(
         "Methods are judged by the models that clients use: the personal models of ditto and local_only"
     )

@@ -14,7 +14,16 @@ from unalike.reporting import render
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.export import export
 from unalike.reporting.summary_columns import summary_tables
-from unalike.reporting.table import Table, html, interval, latex, markdown, number, plain, words
+from unalike.reporting.table import (
+    Table,
+    aligned_text,
+    html,
+    interval,
+    latex,
+    markdown,
+    number,
+    words,
+)
 
 COLUMNS = [
     words("Method", "method"),
@@ -42,7 +51,7 @@ def test_table_cells_have_text_and_the_value_that_sorts_them():
 def test_table_writers_keep_words_left_and_numbers_right():
     table = Table.of("", COLUMNS[:2], ROWS[:1])
     assert markdown(table) == "| Method | Score |\n| :-- | --: |\n| fedavg | 34.1 % |"
-    assert plain(table) == "Method   Score\nfedavg  34.1 %"
+    assert aligned_text(table) == "Method   Score\nfedavg  34.1 %"
     assert r"\begin{tabular}{lr}" in latex(table) and r"fedavg & 34.1 \%" in latex(table)
     assert ">34.1 %</td>" in html(table)
 
@@ -52,7 +61,7 @@ def test_json_export_has_a_metric_that_is_computed_from_samples(simulate):
     [metric] = read(["roc_auc"])
     content.__dict__["decision"] = decision = replace(content.decision, metric=metric)
     [block] = json.loads(export([("one", content)], "json"))
-    assert block["decision"]["metric"] == metric.facts and block["decision"]["text"] == str(
+    assert block["decision"]["metric"] == metric.stored_fields and block["decision"]["text"] == str(
         decision
     )
 
@@ -75,11 +84,11 @@ def test_number_of_a_summary_is_the_same_text_on_every_surface(simulate, monkeyp
     surfaces = {
         "page": render(content),
         "terminal": printed.getvalue(),
-        "plain": "\n".join(map(plain, summary_tables(content))),
+        "aligned_text": "\n".join(map(aligned_text, summary_tables(content))),
         "notebook": "\n".join(map(html, summary_tables(content))),
         "paper": export([block], "markdown"),
     }
-    decided = content.summary[content.summary["protocol"] == content.decisive]
+    decided = content.summary[content.summary["protocol"] == content.deciding_protocol]
     for _, row in decided.iterrows():
         texts = [
             metric.text(row[metric.name]),

@@ -68,14 +68,14 @@ def test_evaluation_longer_than_training_is_noted_once(
     people, small, monkeypatch, every, slow, noted
 ):
     monkeypatch.setattr("unalike.runtime.run_recorder.NOTABLE_EVALUATION_SECONDS", 0.0)
-    passing, clock = {"evaluated": Evaluator.__call__, "trained": ModelGroup.collect}, [0.0]
+    passing, clock = {"evaluated": Evaluator.__call__, "trained": ModelGroup.train}, [0.0]
 
     def slowed(*given):
         clock[0] += 100
         return passing[slow](*given)
 
     monkeypatch.setattr(
-        *{"evaluated": (Evaluator, "__call__"), "trained": (ModelGroup, "collect")}[slow], slowed
+        *{"evaluated": (Evaluator, "__call__"), "trained": (ModelGroup, "train")}[slow], slowed
     )
     monkeypatch.setattr(
         "unalike.runtime.stages.local_backend.time", SimpleNamespace(perf_counter=lambda: clock[0])

@@ -123,7 +123,9 @@ def test_sign_flips_reach_five_percent_from_six_seeds_for_any_number_of_methods(
     for n in (3, 5, 6):
         columns = [1 + 0.01 * rng.random(n), *(rng.normal(size=(10, n)))]
         assert inf.sign_flip_p(family(*columns))[0] == inf.least_exact_p(n) == 2 / 2**n
-    assert inf.least_exact_p(inf.EXACT_NEEDS) < ALPHA <= inf.least_exact_p(inf.EXACT_NEEDS - 1)
+    assert (
+        inf.least_exact_p(inf.MIN_EXACT_SEEDS) < ALPHA <= inf.least_exact_p(inf.MIN_EXACT_SEEDS - 1)
+    )
     assert inf.sign_flip_p(family(1 + rng.random(30)))[0] == pytest.approx(1 / (inf.DRAWS + 1))
 
 

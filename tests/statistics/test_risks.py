@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
-from unalike.statistics.risks import FEWEST, Risks, risks_of, wilson
+from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS, Risks, risks_of, wilson
 
 OUTCOME, RISK = np.array([0, 0, 1, 0, 1, 1]), np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.9])
 TINY = Risks(OUTCOME, RISK, np.zeros(6))
@@ -118,4 +118,4 @@ def test_table_is_read_by_client_and_method():
     )
     found = risks_of(table, ["b", "a"])
     assert {client: list(own) for client, own in found.items()} == {"x": ["b", "a"], "y": ["a"]}
-    assert found["x"]["b"].outcome.tolist() == [0] and FEWEST == 10
+    assert found["x"]["b"].outcome.tolist() == [0] and MIN_SAMPLES_OF_CLASS == 10

@@ -28,7 +28,7 @@ SOURCES = {
     "ENVIRONMENT": "  # from the environment",
 }
 """Source of an option -> remark; all others are defaults."""
-WIDTH = 44
+REMARK_COLUMN = 44
 """Column of the remarks."""
 
 
@@ -44,7 +44,8 @@ def command(
     unalike schema --out config.schema.json
     """
     commands = getattr(context.find_root().command, "commands")  # noqa: B009  (the class of groups depends on Typer's release)
-    text = json.dumps(config_schema(commands[name].callback for name in COMMANDS), indent=1) + "\n"
+    schema = config_schema(commands[name].callback for name in COMMANDS)
+    text = json.dumps(schema, indent=1) + "\n"
     if out is None:
         print(text, end="")
     else:
@@ -63,33 +64,36 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         raise UnalikeError(
             f"cannot read {path}: {error}; expected a TOML file of flags, such as rounds = 50"
         ) from None
-    names = {p.name for p in context.command.params}
-    values = {
-        key.replace("-", "_"): value for key, value in _flags_of(path, settings, names).items()
-    }
-    if unexpected := sorted(set(values) - names):
+    flags = {flag.name: flag for flag in context.command.params}
+    values = {}
+    for key, value in _flags_of(path, settings, set(flags)).items():
+        values[key.replace("-", "_")] = value
+    unexpected = sorted(set(values) - set(flags))
+    if unexpected:
         raise UnalikeError(
             f"{path} sets a name that is not a flag of this command: "
-            + str(unknown("flag", unexpected[0], filter(None, names)))
+            + str(unknown("flag", unexpected[0], filter(None, flags)))
         )
-    repeated = {p.name for p in context.command.params if getattr(p, "multiple", False)}
+    repeated = {name for name, flag in flags.items() if getattr(flag, "multiple", False)}
     for key, value in values.items():
         if isinstance(value, dict) or (isinstance(value, list) and key not in repeated):
             raise UnalikeError(
                 f"{path} sets {key} to {value!r}; expected a single value, as for its flag"
             )
     # as text, which a flag reads as if it were typed: 2.5 and true are not integers
-    values = {
-        k: list(map(str, v)) if isinstance(v, list) else [str(v)] if k in repeated else str(v)
-        for k, v in values.items()
-    }
-    for flag in context.command.params:
-        if flag.name in values and not flag.is_eager:  # such as --config itself
+    for key, value in values.items():
+        if isinstance(value, list):
+            values[key] = list(map(str, value))
+        else:
+            values[key] = [str(value)] if key in repeated else str(value)
+    for name, flag in flags.items():
+        # eager flags, such as --config itself, were read before
+        if name in values and not flag.is_eager:
             try:
-                flag.process_value(context, values[flag.name])
+                flag.process_value(context, values[name])
             except typer.BadParameter as error:
                 raise UnalikeError(
-                    f"{path} sets {flag.name} to {values[flag.name]!r}: {error.message}"
+                    f"{path} sets {name} to {values[name]!r}: {error.message}"
                 ) from None
     context.default_map = {**(context.default_map or {}), **values}
     return path
@@ -103,10 +107,9 @@ def _flags_of(file: Path, settings: dict[str, Any], names: set[str]) -> dict[str
     flags = command_flags if "data" in command_flags else _recorded(file, settings)
     if "seeds" in names:
         return flags
-    return {k: v for k, v in flags.items() if k != "seeds"} | {
-        "method": flags["method"][0],
-        "seed": settings["seed"],
-    }
+    # a run has one method and one seed
+    of_run = {name: value for name, value in flags.items() if name != "seeds"}
+    return of_run | {"method": flags["method"][0], "seed": settings["seed"]}
 
 
 def kept_flags(folder: Path) -> dict[str, Any]:
@@ -124,27 +127,32 @@ def _recorded(file: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """
     from unalike.data.sources.registry import registry
 
-    data, plan = settings["data"], file.parent / "plan.json"
+    data = settings["data"]
+    plan = file.parent / "plan.json"
     name = data.get("name")
-    named = name in registry and registry.usage(name) == f"{name}()"
-    if not named or not plan.exists() or "test" in data or "proxy" in data:
+    is_known = name in registry and registry.usage(name) == f"{name}()"
+    if not is_known or not plan.exists() or "test" in data or "proxy" in data:
         raise UnalikeError(
             f"{file} does not say where its data came from: no command finished the run; give a TOML file of flags, such as "
             "data = 'mine.npz', or the config.toml of a finished `unalike run --out`"
         )
-    plain = {
-        k: v
-        for k, v in settings.items()
-        if not isinstance(v, dict) and k not in ("unalike", "seed")
+    flags = {
+        key: value
+        for key, value in settings.items()
+        if not isinstance(value, dict) and key not in ("unalike", "seed")
     }
-    derived = {
+    flags |= {
         "data": name,
         "plan": str(plan),
         "model": settings["model"]["name"],
         "method": [settings["method"]],
     }
-    work = {n: v for n, v in written_config(settings["work"], WorkOptions).items() if v is not None}
-    return plain | derived | work | {"seeds": f"{settings['seed']},"}
+    for key, value in written_config(settings["work"], WorkOptions).items():
+        if value is not None:
+            flags[key] = value
+    # the comma makes it a list of one seed, not a number of seeds
+    flags["seeds"] = f"{settings['seed']},"
+    return flags
 
 
 Config = Annotated[
@@ -164,54 +172,61 @@ def resolved_config(context: typer.Context, **known: Any) -> str:
     `known` are values that the command found out, such as the number of clients of a data set.
     """
     lines = []
-    for name in (option.name or "" for option in context.command.params):
-        value_given = context.params.get(name)
-        value = known.get(name) if value_given is None else value_given
+    for option in context.command.params:
+        name = option.name or ""
+        value = context.params.get(name)
+        if value is None:
+            value = known.get(name)
         if name in NOT_IN_FILES or value is None or value in ([], ()):
             continue
         source = context.get_parameter_source(name)
         remark = SOURCES.get(source.name if source is not None else "", "  # default")
-        lines.append(f"{f'{name} = {_toml(value)}':<{WIDTH}}{remark}".rstrip())
+        setting = f"{name} = {_toml(value)}"
+        lines.append(f"{setting:<{REMARK_COLUMN}}{remark}".rstrip())
     return "\n".join(lines)
 
 
 def _toml(value: Any) -> str:
     """A value on one line; texts, numbers and lists of them are the same in TOML and JSON."""
-    plain = [str(item) for item in value] if isinstance(value, list | tuple) else value
-    return json.dumps(str(plain) if isinstance(plain, Path) else plain, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        value = [str(item) for item in value]
+    elif isinstance(value, Path):
+        value = str(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def config_schema(commands: Iterable[Callable[..., Any]]) -> Schema:
     """The schema (draft 7, which editors for TOML read). Every option is a property, and there are no others."""
+    properties = {}
+    for command in commands:
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            is_flag = get_origin(parameter.annotation) is Annotated
+            if is_flag and parameter.name not in NOT_IN_FILES:
+                properties[parameter.name] = _property(parameter)
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Config file of unalike",
         "description": "Options of `unalike run` and `unalike compare`, for --config.",
         "type": "object",
-        "properties": {
-            parameter.name: _property(parameter)
-            for command in commands
-            for parameter in inspect.signature(command, eval_str=True).parameters.values()
-            if get_origin(parameter.annotation) is Annotated and parameter.name not in NOT_IN_FILES
-        },
+        "properties": properties,
         "additionalProperties": False,
     }
 
 
 def _property(parameter: inspect.Parameter) -> Schema:
+    """The schema of the values of one flag."""
     kind, option = get_args(parameter.annotation)
-    default, repeated = parameter.default, get_origin(kind) is list
+    default = parameter.default
+    is_repeated = get_origin(kind) is list
     # an optional value or a list of values: the type of one value
     (kind,) = [inner for inner in get_args(kind) or (kind,) if inner is not NoneType]
     # a text option such as `--batch-size full` may hold a number
-    numeric = isinstance(default, str) and default.isdecimal()
-    value: Schema = {"type": ["string", "integer"] if numeric else TYPES.get(kind, "string")}
-    if repeated:
+    is_number = isinstance(default, str) and default.isdecimal()
+    value: Schema = {"type": ["string", "integer"] if is_number else TYPES.get(kind, "string")}
+    if is_repeated:
         value = {"anyOf": [value, {"type": "array", "items": value}]}
     schema = {"description": option.help, **value}
-    if default is None or default == []:
-        return schema
-    return {
-        **schema,
-        "default": default if isinstance(default, bool | int | float | list) else str(default),
-    }
+    if default is not None and default != []:
+        is_json = isinstance(default, bool | int | float | list)
+        schema["default"] = default if is_json else str(default)
+    return schema

@@ -15,15 +15,20 @@ from unalike.cli.flags import AsJson, Client, data_dir, uses_flags
 from unalike.cli.names import named
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy as np
+    import pandas as pd
     from torch import Tensor
 
     from unalike.core.tasks import Task
     from unalike.metrics.metrics import RunMetrics
 
 NAME = "evaluate"
-POOLED, MEAN = "all samples pooled", "mean of the rows"
-"""The rows for all samples as if they were of one client, and for the unweighted mean of the rows above that have a value."""
+POOLED = "all samples pooled"
+"""The row for all samples as if they were of one client."""
+MEAN = "mean of the rows"
+"""The row for the unweighted mean of the rows above that have a value."""
 
 
 class Samples(NamedTuple):
@@ -84,61 +89,70 @@ def command(
     task = find_task(config["data"]["task"]).of(classes)
     chosen = _metrics(metric, config, task, classes)
     if data is not None:
-        x, y, owner, rows = _other_samples(data, data_dir, folder, config, table)
+        samples = _other_samples(data, data_dir, folder, config, table)
     else:
-        x, y, owner, rows = _own_samples(folder, config, data_dir, client, table)
+        samples = _own_samples(folder, config, data_dir, client, table)
+    x, y, owner, rows = samples
     scores = score(task, predict, x, y, owner, logits=bool(chosen))
-    found = pd.DataFrame(per_client(task, scores, len(rows), chosen), index=rows)
+    values = pd.DataFrame(per_client(task, scores, len(rows), chosen), index=rows)
     if len(rows) > 1:
-        found = pd.concat(
-            [
-                found,
-                pd.DataFrame([measure(task, scores, chosen), found.mean()], index=[POOLED, MEAN]),
-            ]
-        )
-    counts = {
-        "samples": pd.Series(owner).groupby(owner).size().reindex(range(len(rows)), fill_value=0)
-    }
-    if (of_class := positives(scores, len(rows), classes)) is not None:
-        counts["positives"] = pd.Series(of_class)
+        of_all = [measure(task, scores, chosen), values.mean()]
+        values = pd.concat([values, pd.DataFrame(of_all, index=[POOLED, MEAN])])
+
+    # numbers of samples come first; the mean has none
+    sizes = pd.Series(owner).groupby(owner).size()
+    counts: dict[str, pd.Series] = {"samples": sizes.reindex(range(len(rows)), fill_value=0)}
+    positive_counts = positives(scores, len(rows), classes)
+    if positive_counts is not None:
+        counts["positives"] = pd.Series(positive_counts)
     for name, count in reversed(counts.items()):
-        found.insert(0, name, [*count, *([count.sum(), math.nan] if len(rows) > 1 else [])])
+        cells: list[float] = list(count)
+        if len(rows) > 1:
+            cells += [count.sum(), math.nan]
+        values.insert(0, name, cells)
     note_shared_model(config, client)
+
     if as_json:
-        records = [
-            {"row": row, **values}
-            for row, values in zip(found.index, found.to_dict("records"), strict=True)
-        ]
-        values = [
-            {k: None if v != v else int(v) if k in counts else v for k, v in r.items()}
-            for r in records
-        ]
-        print(json.dumps(values, indent=1))
+        print(_json(values, counts))
         return
-    texts = {name: ["" if math.isnan(n) else f"{n:.0f}" for n in found[name]] for name in counts}
+    texts = {name: ["" if math.isnan(n) else f"{n:.0f}" for n in values[name]] for name in counts}
     if classes is not None and "positives" in texts:
         texts[f"positives ({classes[-1]})"] = texts.pop("positives")
-    texts |= {
-        m.word: [m.text(value) for value in found[name]]
-        for name, m in run_metrics(task, chosen).items()
-    }
-    tables(["", *texts], list(zip(found.index, *texts.values(), strict=True)))
+    for name, shown_metric in run_metrics(task, chosen).items():
+        texts[shown_metric.word] = [shown_metric.text(value) for value in values[name]]
+    tables(["", *texts], list(zip(values.index, *texts.values(), strict=True)))
+
+
+def _json(values: pd.DataFrame, counts: Collection[str]) -> str:
+    """The rows as JSON records; numbers that are not known are null, counts are whole."""
+    records = []
+    for name, row in zip(values.index, values.to_dict("records"), strict=True):
+        record: dict[Any, Any] = {"row": name}
+        for column, value in row.items():
+            if math.isnan(value):
+                record[column] = None
+            else:
+                record[column] = int(value) if column in counts else value
+        records.append(record)
+    return json.dumps(records, indent=1)
 
 
 def _metrics(
-    asked: list[str], config: dict[str, Any], task: Task, classes: list[str] | None
+    flags: list[str], config: dict[str, Any], task: Task, classes: list[str] | None
 ) -> RunMetrics:
-    """The metrics that were asked for, else those of the run; a warning names those that only a program knows."""
+    """The metrics that flags name, else those of the run; a warning names those that only a program knows."""
     from unalike.metrics.named_metrics import read
 
-    specs = asked or config.get("metric", ())
-    found = {
-        m.name: m.of(task, classes) for m in read([specs] if isinstance(specs, str) else specs)
-    }
-    unknown = [] if asked else [name for name in config.get("metrics", ()) if name not in found]
-    if unknown:
-        warn(f"the metrics {', '.join(unknown)} of the run came from a program and are left out")
-    return found
+    specs = flags or config.get("metric", ())
+    chosen = read([specs] if isinstance(specs, str) else specs)
+    metrics = {metric.name: metric.of(task, classes) for metric in chosen}
+    if not flags:
+        unknown = [name for name in config.get("metrics", ()) if name not in metrics]
+        if unknown:
+            warn(
+                f"the metrics {', '.join(unknown)} of the run came from a program and are left out"
+            )
+    return metrics
 
 
 def _other_samples(
@@ -150,16 +164,16 @@ def _other_samples(
     from unalike.cli.finished_run import fitting, labels, note_own_data
 
     note_own_data(data, folder, config)
-    found = fitting(data, data_dir, folder, config, table)
-    y = labels(found, folder, config)
-    owner, rows = np.zeros(len(y), np.int64), [found.name if "(" in data else Path(data).name]
-    if table.get("group"):
-        columns = [found.groups[column].astype(str) for column in table["group"]]
-        names, owner = np.unique(
-            [", ".join(cells) for cells in zip(*columns, strict=True)], return_inverse=True
-        )
-        rows = names.tolist()
-    return Samples(found.merged()[0], y, owner, rows)
+    dataset = fitting(data, data_dir, folder, config, table)
+    x, _ = dataset.merged()
+    y = labels(dataset, folder, config)
+    if not table.get("group"):
+        name = dataset.name if "(" in data else Path(data).name
+        return Samples(x, y, np.zeros(len(y), np.int64), [name])
+    columns = [dataset.groups[column].astype(str) for column in table["group"]]
+    group_of_row = [", ".join(cells) for cells in zip(*columns, strict=True)]
+    names, owner = np.unique(group_of_row, return_inverse=True)
+    return Samples(x, y, owner, names.tolist())
 
 
 def _own_samples(
@@ -185,11 +199,10 @@ def _own_samples(
         raise UnalikeError(
             f"{folder} has no partition plan, so the clients' samples are unknown; give --data"
         )
-    population = apply_plan(
-        PartitionPlan.load(folder / "plan.json"), own_data(folder, config, data_dir)
-    )
+    plan = PartitionPlan.load(folder / "plan.json")
+    population = apply_plan(plan, own_data(folder, config, data_dir))
     chosen = range(len(population)) if client is None else [client_index(population, client)]
     test = Ragged.of(population.test[k] for k in chosen)
     owner = np.repeat(np.arange(len(chosen)), test.sizes)
-    x, y = population.x[test.values], population.y[test.values]
-    return Samples(x, y, owner, [population.names[k] for k in chosen])
+    names = [population.names[k] for k in chosen]
+    return Samples(population.x[test.values], population.y[test.values], owner, names)

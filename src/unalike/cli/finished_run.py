@@ -30,9 +30,13 @@ def run_folders(folder: Path) -> list[Path]:
 
     if not (folder / "federation.toml").exists():
         return [folder]
+
+    def begin(run: Path) -> Any:
+        return RunDirectory(run).events[0]["time"]
+
     runs = [folder / "run", *folder.glob("runs/*")]
     finished = [run for run in runs if (run / FILE).exists()]
-    return sorted(finished, key=lambda run: RunDirectory(run).events[0]["time"]) or runs[:1]
+    return sorted(finished, key=begin) or runs[:1]
 
 
 def model_folder(folder: Path) -> Path:
@@ -64,8 +68,11 @@ def load_model(folder: Path, client: str | None = None) -> tuple[Predict, dict[s
     else:
         run = open_run(folder)
         predict, config = run.predictor(client_index(run.run_config.population, client)), run.config
+    # of the transform of training batches, what is no augmentation belongs to the model
     text = config.get("transform")
-    return (predict if text is None else transform(text).fixed.before(predict)), config
+    if text is not None:
+        predict = transform(text).fixed.before(predict)
+    return predict, config
 
 
 def client_index(population: Population, client: str) -> int:
@@ -93,38 +100,41 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     from unalike.models.registry import is_named, model
     from unalike.runtime.records.run_directory import RunDirectory
 
+    # a finished run, or the reason why it is none
     directory = RunDirectory(folder)
-    config, weights = directory.config, folder / "model.safetensors"
-    begun = (folder / "checkpoints").exists() and not weights.exists() and not directory.finished
-    if config is not None and begun and not directory.diverged:
+    config = directory.config
+    weights = folder / "model.safetensors"
+    has_begun = (folder / "checkpoints").exists()
+    is_open = has_begun and not weights.exists() and not directory.finished
+    if config is not None and is_open and not directory.diverged:
         done = f"{directory.round} of {config['rounds']} rounds are done"
         raise UnalikeError(
             f"the run in {folder} is unfinished, {done}; the command that began it continues it"
         )
     if config is None or not weights.exists():
-        raise UnalikeError(
-            f"{folder} holds no finished run with a shared model; "
-            + (
-                "it holds one for each group of clients: name a client with --client to use its model"
-                if any(folder.glob("model-*.safetensors"))
-                else "give a folder that `unalike run --out` wrote"
-            )
-        )
-    name, data = config["model"]["name"], config["data"]
+        remedy = "give a folder that `unalike run --out` wrote"
+        if any(folder.glob("model-*.safetensors")):
+            remedy = "it holds one for each group of clients: name a client with --client to use its model"
+        raise UnalikeError(f"{folder} holds no finished run with a shared model; {remedy}")
+
+    # the model by its name, with the weights of the run
+    name = config["model"]["name"]
+    data = config["data"]
     if not is_named(name):
         raise UnalikeError(f"the run's model {name!r} came from a program; load {weights} there")
-    made = Model(model(name, tuple(data["input_shape"]), data.get("outputs")))
+    built = Model(model(name, tuple(data["input_shape"]), data.get("outputs")))
     tensors, _ = read_tensors(weights)
-    if set(tensors) != set(made.state_dict(made.params | made.buffers)):
+    if set(tensors) != set(built.state_dict(built.params | built.buffers)):
         raise UnalikeError(
             f"{weights} does not fit the model {name!r}: either {config['method']} changes the model (load it in Python with "
             "ua.run(..., out=folder).module()), or the folder was modified"
         )
-    if "site" not in config:  # the model that a site keeps is its own
-        _check_shared(folder, config, made)
-    return SharedModel(
-        made, {n: tensors[n] for n in made.params}, {n: tensors[n] for n in made.buffers}
-    ), config
+    # the model that a site keeps is its own
+    if "site" not in config:
+        _check_shared(folder, config, built)
+    params = {name: tensors[name] for name in built.params}
+    buffers = {name: tensors[name] for name in built.buffers}
+    return SharedModel(built, params, buffers), config
 
 
 def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
@@ -132,19 +142,22 @@ def _check_shared(folder: Path, config: dict[str, Any], model: Model) -> None:
     from unalike.methods.plan import method_of, plan
     from unalike.methods.plans.pooled_training import Centralised
 
-    private, ran = "", None
-    with suppress(UnalikeError):  # the method may consist of parts that only a program knows
-        ran = plan(config["method"])
-        if not method_of(ran).has_shared_model(model):
-            private = "parameters that they train and never send"
-    if (
-        config.get("buffers") == "local" and model.buffers and not isinstance(ran, Centralised)
-    ):  # it has one client
-        private = "batch-norm statistics of their own (buffers='local')"
-    if private:
+    kept_by_clients = ""
+    plan_of_run = None
+    # the method may consist of parts that only a program knows
+    with suppress(UnalikeError):
+        plan_of_run = plan(config["method"])
+        if not method_of(plan_of_run).has_shared_model(model):
+            kept_by_clients = "parameters that they train and never send"
+    # training on pooled data has one client
+    has_local_buffers = config.get("buffers") == "local" and model.buffers
+    if has_local_buffers and not isinstance(plan_of_run, Centralised):
+        kept_by_clients = "batch-norm statistics of their own (buffers='local')"
+    if kept_by_clients:
+        remedy = "" if "federation" in config else "; name a client with --client to use its model"
         raise UnalikeError(
-            f"the clients of {folder} have {private}, so there is no shared model; their scores are in `unalike report {folder}`"
-            + ("" if "federation" in config else "; name a client with --client to use its model")
+            f"the clients of {folder} have {kept_by_clients}, so there is no shared model; their scores are in "
+            f"`unalike report {folder}`{remedy}"
         )
 
 
@@ -162,9 +175,11 @@ def fitting(
     from unalike.data.sources.load import load, table_at
 
     encoding = encoding_of(folder, config)
-    options = {"regression": config["data"]["task"] == "regression", "labelled": True}
-    known = {} if table_at(data, data_dir) is None else options
-    dataset = load(data, data_dir, encoding=encoding, **known | (columns or {}))
+    options: dict[str, Any] = {}
+    if table_at(data, data_dir) is not None:
+        options = {"regression": config["data"]["task"] == "regression", "labelled": True}
+    options |= columns or {}
+    dataset = load(data, data_dir, encoding=encoding, **options)
     if encoding is None and dataset.encoding is not None:
         why = "its data is no table; if it is one, run the command of the run again (nothing is trained), else"
         if "federation" in config:
@@ -172,10 +187,10 @@ def fitting(
         raise UnalikeError(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )
-    if list(dataset.input_shape) != (wanted := config["data"]["input_shape"]):
-        raise UnalikeError(
-            f"{data} has samples of shape {list(dataset.input_shape)}, the model takes {wanted}"
-        )
+    shape = list(dataset.input_shape)
+    expected = config["data"]["input_shape"]
+    if shape != expected:
+        raise UnalikeError(f"{data} has samples of shape {shape}, the model takes {expected}")
     return dataset
 
 
@@ -183,15 +198,14 @@ def note_own_data(data: str, folder: Path, config: dict[str, Any]) -> None:
     """Warn of scores on the data of the run itself, whose samples are for the most part training samples."""
     from unalike.federation.site.site_folder import joined_with
 
-    own = joined_with(folder) if "site" in config else _kept_flags(folder).get("data")
-    if own is not None and (data == own or Path(data).resolve() == Path(own).resolve()):
+    is_site = "site" in config
+    data_of_run = joined_with(folder) if is_site else _kept_flags(folder).get("data")
+    if data_of_run is None:
+        return
+    if data == data_of_run or Path(data).resolve() == Path(data_of_run).resolve():
+        remedy = "" if is_site else "; without --data, the test samples of the clients are scored"
         warn(
-            f"{data} is the data of the run, and trained the model for the most part: these scores are too good"
-            + (
-                ""
-                if "site" in config
-                else "; without --data, the test samples of the clients are scored"
-            ),
+            f"{data} is the data of the run, and trained the model for the most part: these scores are too good{remedy}"
         )
 
 
@@ -211,30 +225,29 @@ def samples(
     """
     from unalike.runtime.results.prediction import new_samples
 
-    encoding, shape = encoding_of(folder, config), config["data"]["input_shape"]
-    known = data if encoding is not None else fitting(data, data_dir, folder, config)
-    return new_samples(known, encoding, shape, keep, data_dir, **columns)
+    encoding = encoding_of(folder, config)
+    # a table is read by the encoding, so that it needs no target
+    source = data if encoding is not None else fitting(data, data_dir, folder, config)
+    shape = config["data"]["input_shape"]
+    return new_samples(source, encoding, shape, keep, data_dir, **columns)
 
 
-def labels(found: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
+def labels(dataset: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:
     """The labels of all samples in the run's encoding: classes are identified by name, numbers by value.
 
     Raises `UnalikeError` for labels that the run does not have.
     """
     data = config["data"]
-    return found.labelled(
-        found.merged()[1], data["task"], data.get("classes"), f"the run in {folder}"
-    )
+    _, y = dataset.merged()
+    return dataset.labelled(y, data["task"], data.get("classes"), f"the run in {folder}")
 
 
 def encoding_of(folder: Path, config: dict[str, Any]) -> Encoding | None:
     """The table encoding of the run, or of its federation."""
     from unalike.data.table_encoding import Encoding
 
-    encoding, terms = (
-        Encoding.load(folder / "encoding.json"),
-        folder.resolve().parent / "federation.toml",
-    )
+    encoding = Encoding.load(folder / "encoding.json")
+    terms = folder.resolve().parent / "federation.toml"
     if encoding is None and "federation" in config and terms.exists():
         from unalike.federation.protocol.federation_file import Federation
 
@@ -245,26 +258,24 @@ def encoding_of(folder: Path, config: dict[str, Any]) -> Encoding | None:
 def _kept_flags(folder: Path) -> dict[str, Any]:
     """The flags of the command that made a run, or the comparison of which it is a cell; empty if a program made it."""
     place = folder.resolve()
-    return kept_flags(place.parents[1] if place.parent.name == "cells" else place)
+    is_cell = place.parent.name == "cells"
+    return kept_flags(place.parents[1] if is_cell else place)
 
 
 def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
     """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
     flags = _kept_flags(folder)
-    stored_folder = flags.get("data_dir")
-    options = {
-        name: flags[name]
-        for name in ("limit", *options_of(TableOptions, ServerSampleOptions))
-        if name in flags
-    }
-    folder_of_data = data_dir or (Path(stored_folder) if stored_folder else None)
-    source = DataFlags(
-        data=flags.get("data", config["data"]["name"]), data_dir=folder_of_data, **options
-    )
+    names = ("limit", *options_of(TableOptions, ServerSampleOptions))
+    options = {name: flags[name] for name in names if name in flags}
+    if data_dir is None and flags.get("data_dir"):
+        data_dir = Path(flags["data_dir"])
+    name = flags.get("data", config["data"]["name"])
+    source = DataFlags(data=name, data_dir=data_dir, **options)
     try:
         return source.load(config["protocol"] if flags else ()).dataset
     except UnalikeError as error:
-        if flags:  # the data came from a command, so the error is the user's
+        # the data came from a command, so the error is the user's
+        if flags:
             raise
         raise UnalikeError(
             f"{folder} does not say where its data came from: its clients came from a program, with data {source.data!r}; their "

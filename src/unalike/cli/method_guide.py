@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -45,11 +45,13 @@ class MethodEntry:
 
 def published() -> list[str]:
     """The names of methods, plans and add-ons, without the parts that methods are made of."""
-    return sorted(n for n in registry if not _is_part(n) or registry[n].has_own_name)  # type: ignore[attr-defined]
+    names = [n for n in registry if not _is_part(n) or registry[n].has_own_name]  # type: ignore[attr-defined]
+    return sorted(names)
 
 
 def parts() -> list[str]:
-    return sorted(n for n in registry if _is_part(n))
+    """The names of parts."""
+    return sorted(name for name in registry if _is_part(name))
 
 
 def combines(a: str, b: str) -> str | None:
@@ -63,37 +65,53 @@ def combines(a: str, b: str) -> str | None:
 
 def entry(name: str) -> MethodEntry:
     """Describe a method, part or plan by its name, with its defaults."""
+    # the first paragraph of the docstring, without the paper in parentheses
     text = inspect.getdoc(registry[name]) or ""
     summary = re.sub(r"\s+", " ", text.split("\n\n")[0]).strip()
-    cited = re.findall(r"\(([^()]*(?:19|20)\d\d[^()]*|the [^()]*paper[^()]*)\)", summary)
-    source = cited[-1] if cited else ""
-    short = summary.replace(f" ({source})", "").rstrip(".") if source else summary.rstrip(".")
-    method, about = _method(name), (name, registry.usage(name), short, source)
+    papers = re.findall(r"\(([^()]*(?:19|20)\d\d[^()]*|the [^()]*paper[^()]*)\)", summary)
+    source = papers[-1] if papers else ""
+    if source:
+        summary = summary.replace(f" ({source})", "")
+    described = MethodEntry(
+        name=name, usage=registry.usage(name), summary=summary.rstrip("."), source=source
+    )
+    method = _method(name)
     if method is None:
-        return MethodEntry(*about)
+        return described
+
+    # what the method sends and keeps with the reference model
     model, settings = _reference()
-    size = tree.nbytes(model.params)
     facts = method.client_facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
     items = wire(method, model, facts)
-    ways = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
-    ways["up"] -= NUMBERS_BYTES if items else 0
-    server = tree.nbytes(*initial_server_state(method, settings).part_states.values()) / size
-    client = tree.nbytes(*initial_client_state(method, settings).values()) / size
-    own = tuple(p for p in method.parts if p not in DEFAULTS.values())
-    return MethodEntry(
-        *about, ways["down"] / size, ways["up"] / size, server, client, _needs(method), own
+    down = sum(item.bytes for item in items if item.direction == "down")
+    up = sum(item.bytes for item in items if item.direction == "up")
+    if items:
+        up -= NUMBERS_BYTES
+    server_states = initial_server_state(method, settings).part_states
+    client_states = initial_client_state(method, settings)
+    size = tree.nbytes(model.params)
+    return replace(
+        described,
+        down=down / size,
+        up=up / size,
+        server=tree.nbytes(*server_states.values()) / size,
+        client=tree.nbytes(*client_states.values()) / size,
+        needs=_needs(method),
+        parts=tuple(part for part in method.parts if part not in DEFAULTS.values()),
     )
 
 
 def units(value: float) -> str:
     """`1.00`-style units of the model: `-` for a plan, `0` for nothing, at most two digits."""
-    if value != value:
+    if math.isnan(value):
         return "-"
-    return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.005 or value == 0 else "<0.01"
+    if value < 0.005 and value != 0:
+        return "<0.01"
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _needs(method: Method) -> tuple[str, ...]:
-    asked = {
+    needs = {
         "classes": any("regression" not in p.tasks for p in method.parts),
         "proxy data on the server": any(p.needs_proxy for p in method.parts),
         "label histograms": any("label_histogram" in p.shares for p in method.parts),
@@ -101,7 +119,7 @@ def _needs(method: Method) -> tuple[str, ...]:
         "fine-tuning before evaluation": method.finetuning_phase is not None,
         "a conditional model": bool(method.conditioners),
     }
-    return tuple(what for what, needed in asked.items() if needed)
+    return tuple(what for what, is_needed in needs.items() if is_needed)
 
 
 def _is_part(name: str) -> bool:
@@ -119,5 +137,5 @@ def _method(name: str) -> Method | None:
 @cache
 def _reference() -> tuple[Model, StageSettings]:
     """A two-layer network on ten classes: what is counted in units of the model."""
-    made = Model(build_model("mlp(hidden=(64,))", (64,), 10))
-    return made, StageSettings(made, TASKS["classification"], Work(), classes=10)
+    model = Model(build_model("mlp(hidden=(64,))", (64,), 10))
+    return model, StageSettings(model, TASKS["classification"], Work(), classes=10)

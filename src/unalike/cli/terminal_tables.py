@@ -34,8 +34,11 @@ def console() -> Console:
     """A console with the width of the terminal; without a terminal, of $COLUMNS, or 160 characters."""
     from rich.console import Console
 
-    made = Console(markup=False)  # brackets are part of names and formulas, not markup
-    return made if made.is_terminal or "COLUMNS" in os.environ else Console(width=160, markup=False)
+    # brackets are part of names and formulas, not markup
+    screen = Console(markup=False)
+    if screen.is_terminal or "COLUMNS" in os.environ:
+        return screen
+    return Console(width=160, markup=False)
 
 
 def sentences(texts: Iterable[str], notes: Iterable[str] = ()) -> None:
@@ -53,26 +56,11 @@ def tables(
     Where they do not fit the terminal, headings are broken between words, a text column takes at most a third of the width, and
     columns that still do not fit follow in further tables, which repeat the first column.
     """
-    from rich.cells import cell_len
     from rich.table import Table
 
     screen = console()
-    cells = [
-        GAP + max(cell_len(row[i]) for row in rows) if rows else GAP for i in range(len(heads))
-    ]
-    widths = [max(cell, GAP + cell_len(head)) for cell, head in zip(cells, heads, strict=True)]
-    if sum(widths) > screen.width + GAP:
-        widths = [
-            max(cell, *(GAP + cell_len(word) for word in ("", *head.split(" "))))
-            for cell, head in zip(cells, heads)
-        ]
-        widths = [min(w, screen.width // 3) if i < words else w for i, w in enumerate(widths)]
-    room, groups = screen.width + GAP - widths[0], [list[int]()]
-    for i in range(1, len(heads)):
-        if groups[-1] and sum(widths[j] for j in (*groups[-1], i)) > room:
-            groups.append([])
-        groups[-1].append(i)
-    for group in groups:
+    widths = _widths(heads, rows, words, screen.width)
+    for group in _groups(widths, screen.width):
         table = Table(
             title=title or None,
             title_justify="left",
@@ -80,27 +68,60 @@ def tables(
             pad_edge=False,
             padding=(0, GAP, 0, 0),
         )
-        for i in (0, *group):
+        for i in group:
             side: JustifyMethod = "left" if i < words else "right"
             table.add_column(heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP)
         for row in rows:
-            table.add_row(*(row[i] for i in (0, *group)))
+            table.add_row(*(row[i] for i in group))
         screen.print(table)
         title = ""
 
 
+def _widths(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], words: int, room: int
+) -> list[int]:
+    """The widths of columns with their gaps; with broken headings where they would not fit the room."""
+    from rich.cells import cell_len
+
+    cells = []
+    for i in range(len(heads)):
+        cells.append(GAP + max((cell_len(row[i]) for row in rows), default=0))
+    widths = [max(cell, GAP + cell_len(head)) for cell, head in zip(cells, heads, strict=True)]
+    if sum(widths) <= room + GAP:
+        return widths
+    narrow = []
+    for i, (cell, head) in enumerate(zip(cells, heads, strict=True)):
+        longest_word = max(cell_len(word) for word in ("", *head.split(" ")))
+        width = max(cell, GAP + longest_word)
+        narrow.append(min(width, room // 3) if i < words else width)
+    return narrow
+
+
+def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
+    """The columns of each table, so that every table fits the room; each begins with the first column."""
+    groups = [[0]]
+    for i in range(1, len(widths)):
+        width = sum(widths[j] for j in (*groups[-1], i))
+        if len(groups[-1]) > 1 and width > room + GAP:
+            groups.append([0])
+        groups[-1].append(i)
+    return groups
+
+
 def profile_table(profile: Profile) -> None:
     """Print the time that each part of the profiled rounds took. The profiler slows small operations down."""
-    rounds, whole = profile.rounds, sum(profile.seconds.values())
+    from unalike.reporting.wording import plural
+
+    rounds = profile.rounds
+    whole = sum(profile.seconds.values())
     rows = [
         (name, f"{seconds / rounds:.4f}", f"{seconds / whole:.1%}")
         for name, seconds in profile.seconds.items()
         if seconds
     ]
     rows.append(("whole", f"{whole / max(1, rounds):.4f}", "100.0%"))
-    tables(
-        ("part of a round", "seconds each", "share"), rows, f"{rounds} round{'s' * (rounds != 1)}"
-    )
+    heads = ("part of a round", "seconds each", "share")
+    tables(heads, rows, title=plural(rounds, "round"))
 
 
 def summary_table(comparison: Comparison) -> None:
@@ -111,27 +132,31 @@ def summary_table(comparison: Comparison) -> None:
     from unalike.runtime.setup.stopping import ended_early
     from unalike.statistics.scores import scoring_rule
 
-    facts, content = comparison.facts, comparison.content()
+    facts = comparison.facts
+    content = comparison.content()
+    findings = comparison.findings
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
-    texts = comparison.findings
-    sentences([texts.about])
+    sentences([findings.about])
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
-    found = (
-        texts.answer,
-        texts.shared,
-        texts.models,
-        *texts.cautions,
-        texts.standing,
-        *texts.limits,
-    )
-    ended = {
-        f"{end['method']} {why}": None for end in facts.ends if (why := ended_early(end["why"]))
-    }
-    sentences(filter(None, (*found, *ended)), facts.notes)
+    texts = [
+        findings.answer,
+        findings.shared,
+        findings.models,
+        *findings.cautions,
+        findings.standing,
+        *findings.limits,
+    ]
+    # runs of several seeds may have ended for the same reason
+    ends: dict[str, None] = {}
+    for end in facts.ends:
+        why = ended_early(end["why"])
+        if why:
+            ends[f"{end['method']} {why}"] = None
+    sentences(filter(None, [*texts, *ends]), facts.notes)
 
 
 def comparison_json(comparison: Comparison) -> str:
@@ -147,33 +172,26 @@ def estimate_table(estimate: Estimate) -> None:
     """Print the estimated cost of a comparison, one row per method."""
     from unalike.reporting.wording import megabytes
 
-    rows = [
-        (
-            c.method,
-            str(c.rounds),
-            duration(c.seconds),
-            duration(c.seconds_in_all),
-            megabytes(c.mb_down),
-            megabytes(c.mb_up),
+    heads = ("method", "rounds", "training", "in all", "MB down", "MB up")
+    rows = []
+    for cost in estimate.costs:
+        row = (
+            cost.method,
+            str(cost.rounds),
+            duration(cost.seconds),
+            duration(cost.seconds_in_all),
+            megabytes(cost.mb_down),
+            megabytes(cost.mb_up),
         )
-        for c in estimate.costs
-    ]
-    tables(
-        ("method", "rounds", "training", "in all", "MB down", "MB up"),
-        rows,
-        "Estimated cost of one run of each method",
+        rows.append(row)
+    tables(heads, rows, "Estimated cost of one run of each method")
+    count = len(estimate.costs) * estimate.seeds
+    runs = f"{count} runs" if count > 1 else "one run"
+    text = (
+        f"{runs} will take at most about {duration(estimate.seconds)} on this machine under its present load, and "
+        f"{estimate.memory_mb:,.0f} MB of memory. Stop rules are not taken into account."
     )
-    runs = (
-        f"{len(estimate.costs) * estimate.seeds} runs"
-        if len(estimate.costs) * estimate.seeds > 1
-        else "one run"
-    )
-    load = f"on this machine under its present load, and {estimate.memory_mb:,.0f} MB of memory"
-    sentences(
-        [
-            f"{runs} will take at most about {duration(estimate.seconds)} {load}. Stop rules are not taken into account."
-        ]
-    )
+    sentences([text])
 
 
 def duration(seconds: float) -> str:
@@ -188,25 +206,26 @@ def duration(seconds: float) -> str:
 def run_json(run: Run) -> str:
     """The last round of a run, or the selected one, the traffic and time of all its rounds, and its notes, as JSON."""
     rows = run.history.rounds
-    spent = {
-        name: float(rows[name].sum()) for name in ("bytes_down", "bytes_up", *TIMES) if name in rows
-    }
+    costs = ("bytes_down", "bytes_up", *TIMES)
+    # NaN is not equal to itself, and JSON has no NaN
     row = {name: None if value != value else value for name, value in _shown_row(run).items()}
-    facts = {
+    values = {
         "method": run.method,
         "executor": run.executor,
         "rounds": int(rows["round"].max()),
         "ended": run.ended,
         "selected": run.selected,
+        "row": row,
+        "all rounds": {name: float(rows[name].sum()) for name in costs if name in rows},
+        "notes": list(run.notes),
     }
-    return json.dumps(
-        facts | {"row": row, "all rounds": spent, "notes": list(run.notes)}, indent=1, default=float
-    )
+    return json.dumps(values, indent=1, default=float)
 
 
 def _shown_row(run: Run) -> dict[str, Any]:
     """The row of the round that was selected, or of the last one."""
-    return next((row for row in run.history.rows if row["round"] == run.selected), run.history.last)
+    selected = [row for row in run.history.rows if row["round"] == run.selected]
+    return selected[0] if selected else run.history.last
 
 
 def run_table(run: Run) -> None:
@@ -216,35 +235,40 @@ def run_table(run: Run) -> None:
     from unalike.reporting.wording import megabytes
     from unalike.runtime.setup.stopping import ended_early
 
-    rows, row = run.history.rounds, _shown_row(run)
-    scores = [
-        column.text(row) for column in run.history.columns.all if not math.isnan(column.value(row))
-    ]
-    trained = (
-        [] if math.isnan(row["train_loss"]) else [f"training loss {significant(row['train_loss'])}"]
-    )
-    part = method_of(run.run_config.plan).privacy
-    private = [] if part is None else [f"epsilon {significant(row['epsilon'])} {part.protects}"]
-    text = ", ".join([f"round {row['round']}", *scores, *private, *trained])
-    traffic = megabytes((rows["bytes_down"] + rows["bytes_up"]).sum() / 1e6)
-    spent = [
-        f"{rows[name].sum():.1f} s of {what}"
-        for name, what in zip(TIMES, ("training", "evaluation"))
-        if name in rows
-    ]
-    cost = ", ".join([f"{traffic} MB", *spent])
-    selected = "" if run.selected is None else f"selected of {rows['round'].max()} rounds: "
-    sentences(
-        filter(None, [f"{selected}{text}; {cost} ({run.executor})", ended_early(run.ended)]),
-        run.notes,
-    )
+    rows = run.history.rounds
+    row = _shown_row(run)
+
+    # the scores, epsilon and the training loss of the round
+    parts = [f"round {row['round']}"]
+    for column in run.history.columns.all:
+        if not math.isnan(column.value(row)):
+            parts.append(column.text(row))
+    privacy = method_of(run.run_config.plan).privacy
+    if privacy is not None:
+        parts.append(f"epsilon {significant(row['epsilon'])} {privacy.protects}")
+    if not math.isnan(row["train_loss"]):
+        parts.append(f"training loss {significant(row['train_loss'])}")
+
+    # what all rounds have cost
+    costs = [f"{megabytes((rows['bytes_down'] + rows['bytes_up']).sum() / 1e6)} MB"]
+    for name, what in zip(TIMES, ("training", "evaluation")):
+        if name in rows:
+            costs.append(f"{rows[name].sum():.1f} s of {what}")
+
+    selected = ""
+    if run.selected is not None:
+        selected = f"selected of {rows['round'].max()} rounds: "
+    text = f"{selected}{', '.join(parts)}; {', '.join(costs)} ({run.executor})"
+    sentences(filter(None, [text, ended_early(run.ended)]), run.notes)
 
 
 SIZES = " ·∘○●⬤"
 """Characters by increasing count."""
 
-WIDEST, HIGHEST = 60, 40
-"""Most clients and classes that fit on a terminal."""
+MAX_BUBBLE_CLIENTS = 60
+"""Most clients that fit on a terminal."""
+MAX_BUBBLE_CLASSES = 40
+"""Most classes that fit on a terminal."""
 
 
 def bubbles(counts: np.ndarray, classes: Sequence[str], room: int = 160) -> str:
@@ -258,24 +282,21 @@ def bubbles(counts: np.ndarray, classes: Sequence[str], room: int = 160) -> str:
     <BLANKLINE>
     clients 0..1, largest ⬤ 9 samples
     """
-    if not counts.size or len(counts) > WIDEST or counts.shape[1] > HIGHEST:
+    if not counts.size or len(counts) > MAX_BUBBLE_CLIENTS or counts.shape[1] > MAX_BUBBLE_CLASSES:
         return ""
-    place = np.ceil((len(SIZES) - 1) * counts / counts.max()).astype(int)
+    size_of_cell = np.ceil((len(SIZES) - 1) * counts / counts.max()).astype(int)
     width = max(map(len, classes))
-    fit = max(1, (room - width - 1) // 2)
-    parts = []
-    for first in range(0, len(place), fit):
-        shown = place[first : first + fit]
-        rows = [
-            f"{name:{width}}  " + " ".join(SIZES[p] for p in column)
-            for name, column in zip(classes, shown.T, strict=True)
-        ]
-        parts.append(
-            "\n".join(
-                [*(row.rstrip() for row in rows), "", f"clients {first}..{first + len(shown) - 1}"]
-            )
-        )
-    return "\n\n".join(parts) + f", largest {SIZES[-1]} {counts.max()} samples"
+    clients_in_a_line = max(1, (room - width - 1) // 2)
+    charts = []
+    for first in range(0, len(counts), clients_in_a_line):
+        shown = size_of_cell[first : first + clients_in_a_line]
+        lines = []
+        for name, sizes in zip(classes, shown.T, strict=True):
+            circles = " ".join(SIZES[size] for size in sizes)
+            lines.append(f"{name:{width}}  {circles}".rstrip())
+        lines += ["", f"clients {first}..{first + len(shown) - 1}"]
+        charts.append("\n".join(lines))
+    return "\n\n".join(charts) + f", largest {SIZES[-1]} {counts.max()} samples"
 
 
 @contextmanager
@@ -295,12 +316,17 @@ def live_standings(folder: Path | None, total: int) -> Iterator[ProgressCallback
     from unalike.comparison.standings import standings
 
     with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
-        board: list[Any] = ["", ""]
+        shown_cell = ""
+        table: Any = ""
 
         def update(row: dict[str, Any], what: str = "") -> None:
-            if what != board[0]:  # a new cell has begun, so the one before is on disk
-                board[:] = what, _standings_table(standings(folder))
-            live.update(Group(board[1], Text(f"{what}: round {row['round']}, {row['headline']}")))
+            nonlocal shown_cell, table
+            # a new cell has begun, so the one before is on disk
+            if what != shown_cell:
+                shown_cell = what
+                table = _standings_table(standings(folder))
+            line = Text(f"{what}: round {row['round']}, {row['headline']}")
+            live.update(Group(table, line))
 
         yield update
 
@@ -323,45 +349,44 @@ def _with_lines(progress: ProgressCallback, folder: Path) -> ProgressCallback:
 
 def standings_line(board: Standings) -> str:
     """The standings in one line: `feddyn 94.6 % (2 of 5), client_dp 84.7 % at epsilon 2.9 (2 of 5); 2.1 min left`."""
-    texts = [
-        f"{row.method} {row.column.metric.text(row.score)}{row.epsilon_text and f' at epsilon {row.epsilon_text}'} "
-        f"({row.seeds_done} of {row.seeds})"
-        for row in board.methods
-        if row.column is not None
-    ]
-    left = (
-        f"; {duration(board.seconds_left)} left" if board.seconds_left == board.seconds_left else ""
-    )
+    texts = []
+    for row in board.methods:
+        if row.column is not None:
+            score = row.column.metric.text(row.score)
+            if row.epsilon_text:
+                score += f" at epsilon {row.epsilon_text}"
+            texts.append(f"{row.method} {score} ({row.seeds_done} of {row.seeds})")
+    left = "" if math.isnan(board.seconds_left) else f"; {duration(board.seconds_left)} left"
     return f"standings after seeds: {', '.join(texts) or 'no run has ended'}{left}"
 
 
-def _texts(row: Standing, baseline: str) -> tuple[str, str]:
+def _score_and_difference(row: Standing, baseline: str) -> tuple[str, str]:
     """The score of a method and its difference to the baseline."""
     if row.column is None:
         return "", ""
     metric = row.column.metric
-    return metric.text(row.score), "" if row.method == baseline else metric.difference(
-        row.difference
-    )
+    score = metric.text(row.score)
+    if row.method == baseline:
+        return score, ""
+    return score, metric.difference(row.difference)
 
 
 def _standings_table(board: Standings) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    private = any(row.epsilon_text for row in board.methods)
-    heads = (
-        "method",
-        "seeds done",
-        "score",
-        f"to {board.baseline}",
-        *["epsilon"] * private,
-        "time left",
-    )
+    any_private = any(row.epsilon_text for row in board.methods)
+    heads = ["method", "seeds done", "score", f"to {board.baseline}"]
+    if any_private:
+        heads.append("epsilon")
+    heads.append("time left")
     for i, head in enumerate(heads):
         table.add_column(head, justify="left" if i == 0 else "right")
     for row in board.methods:
-        left = duration(row.seconds_left) if row.seconds_left == row.seconds_left else ""
-        numbers = (*_texts(row, board.baseline), *[row.epsilon_text] * private)
-        table.add_row(row.method, f"{row.seeds_done} of {row.seeds}", *numbers, left)
+        score, difference = _score_and_difference(row, board.baseline)
+        cells = [row.method, f"{row.seeds_done} of {row.seeds}", score, difference]
+        if any_private:
+            cells.append(row.epsilon_text)
+        cells.append("" if math.isnan(row.seconds_left) else duration(row.seconds_left))
+        table.add_row(*cells)
     return table

@@ -16,7 +16,7 @@ from unalike.comparison.facts import ComparisonFacts, facts_of_run, read_facts
 from unalike.metrics.columns import Columns
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.statistics.sampling import SharedFacts
+from unalike.statistics.sampling import SharedDetails
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,7 +178,7 @@ class Comparison:
             else pd.DataFrame.from_dict(facts.label_counts, orient="index")
         )
         return ReportContent(
-            **{shared.name: getattr(facts, shared.name) for shared in fields(SharedFacts)},
+            **{shared.name: getattr(facts, shared.name) for shared in fields(SharedDetails)},
             title=title
             or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
             methods=[
@@ -301,9 +301,11 @@ class Comparison:
 
     def __str__(self) -> str:
         from unalike.reporting.client_tables import overview
-        from unalike.reporting.table import plain
+        from unalike.reporting.table import aligned_text
 
-        tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in overview(self._content)]
+        tables = [
+            f"{table.caption}\n{aligned_text(table)}".lstrip() for table in overview(self._content)
+        ]
         return "\n\n".join([self._content.about, str(self.decision), *tables])
 
 

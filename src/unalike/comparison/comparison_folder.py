@@ -61,7 +61,7 @@ class ComparisonFolder:
         """The settings that must agree before results are pooled: model, rounds, work, protocol, metric, version."""
         columns = self.comparison.columns
         settings = {k: v for k, v in self.config.items() if k not in (*DATA, *CELLS, *MACHINE)}
-        scored = {"metric": columns.metric.name, "protocol": columns.plain}
+        scored = {"metric": columns.metric.name, "protocol": columns.unprefixed_protocol}
         return settings | scored | {"unalike": self.comparison.facts.versions.get("unalike")}
 
     @cached_property

@@ -23,7 +23,7 @@ from unalike.core.options import (
 )
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
-from unalike.statistics.sampling import SharedFacts
+from unalike.statistics.sampling import SharedDetails
 
 if TYPE_CHECKING:
     from unalike.data.partition_plan import PartitionPlan
@@ -43,7 +43,7 @@ ON = [name for name, option in options_of(TuningOptions).items() if option.defau
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonFacts(SharedFacts):
+class ComparisonFacts(SharedDetails):
     """Facts about a comparison: how its data differs, what crosses the wire, how to repeat it.
 
     Attributes:

@@ -256,6 +256,8 @@ def _final_score(
         and (clients := stored_table(directory.path / "clients.parquet")) is not None
     ):
         table, columns = scored_across(across, table, clients.assign(method="", seed=0), columns)
-    column = columns.get("server" if columns.plain == "server" else protocol_in_use(table, columns))
+    column = columns.get(
+        "server" if columns.unprefixed_protocol == "server" else protocol_in_use(table, columns)
+    )
     values = () if column is None or column.name not in table else tail_mean(table, column).tolist()
     return (column, float(values[0])) if values else (None, math.nan)

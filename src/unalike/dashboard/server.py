@@ -21,9 +21,9 @@ from unalike.dashboard.state import Followed, FollowedComparison
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 COOKIE = "unalike-dashboard"
-POLL = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two checks of the files."""
-KEEPALIVE = 15.0
+KEEPALIVE_SECONDS = 15.0
 """Seconds without news after which the stream sends a comment to keep the connection open."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -32,7 +32,12 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-TYPES = {"page.html": "text/html", "dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+MEDIA_TYPES = {
+    "page.html": "text/html",
+    "dashboard.css": "text/css",
+    "dashboard.js": "text/javascript",
+}
+"""The files of the page, with their types."""
 
 
 Follows = Followed | FollowedComparison
@@ -58,11 +63,12 @@ def app(followed: Follows, token: str | None, hosts: list[str]) -> Starlette:
         )
 
     async def page(request: Request) -> Response:
-        given = request.query_params.get("token")
-        if token is not None and given is not None and _same(given, token):
-            entered = RedirectResponse("/", 303, headers=HEADERS)
-            entered.set_cookie(COOKIE, token, httponly=True, samesite="strict")
-            return entered
+        candidate = request.query_params.get("token")
+        # the token moves from the address into a cookie, so that it is in no history
+        if token is not None and candidate is not None and _same(candidate, token):
+            redirect = RedirectResponse("/", 303, headers=HEADERS)
+            redirect.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+            return redirect
         return _file("page.html") if allowed(request) else closed()
 
     async def asset(request: Request) -> Response:
@@ -71,9 +77,8 @@ def app(followed: Follows, token: str | None, hosts: list[str]) -> Starlette:
     async def state(request: Request) -> Response:
         if not allowed(request):
             return closed()
-        return Response(
-            await asyncio.to_thread(_text, followed), media_type="application/json", headers=HEADERS
-        )
+        text = await asyncio.to_thread(_text, followed)
+        return Response(text, media_type="application/json", headers=HEADERS)
 
     async def stream(request: Request) -> Response:
         if not allowed(request):
@@ -83,10 +88,10 @@ def app(followed: Follows, token: str | None, hosts: list[str]) -> Starlette:
         )
 
     routes = [Route("/", page), Route("/state", state), Route("/stream", stream)]
-    routes += [Route(f"/{name}", asset) for name in TYPES if name != "page.html"]
-    return Starlette(
-        routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
-    )
+    routes += [Route(f"/{name}", asset) for name in MEDIA_TYPES if name != "page.html"]
+    # requests under other names of this machine may come from a foreign page
+    trusted_hosts = Middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+    return Starlette(routes=routes, middleware=[trusted_hosts])
 
 
 def serve(followed: Follows, host: str, port: int, token: str | None) -> None:
@@ -98,14 +103,17 @@ def serve(followed: Follows, host: str, port: int, token: str | None) -> None:
 
     check_port(host, port, "choose another --port or --host")
 
-    token = token or (None if host in LOOPBACK else secrets.token_urlsafe(24))
-    hosts = (
-        ["*"]
-        if host in ("0.0.0.0", "::")
-        else [*dict.fromkeys([host, *(LOOPBACK if host in LOOPBACK else ())])]
-    )
+    is_local = host in LOOPBACK
+    if not token and not is_local:
+        token = secrets.token_urlsafe(24)
+    hosts = list(dict.fromkeys([host, *LOOPBACK])) if is_local else [host]
+    # a server at all addresses has names that nobody here knows
+    if host in ("0.0.0.0", "::"):
+        hosts = ["*"]
+    # the brackets of an IPv6 address tell it from the port
+    name = f"[{host}]" if ":" in host else host
     query = f"/?{urlencode({'token': token})}" if token else "/"
-    print(f"dashboard: http://{f'[{host}]' if ':' in host else host}:{port}{query}", flush=True)
+    print(f"dashboard: http://{name}:{port}{query}", flush=True)
     uvicorn.run(
         app(followed, token, hosts),
         host=host,
@@ -116,24 +124,27 @@ def serve(followed: Follows, host: str, port: int, token: str | None) -> None:
 
 
 async def _states(followed: Follows, request: Request) -> AsyncIterator[str]:
+    """The events of the stream: the state whenever it changes, and a comment when it has not for long."""
     seen: Any = None
-    silent = 0.0
+    silent_seconds = 0.0
     yield "retry: 1000\n\n"
     while not await request.is_disconnected():
         stamp = await asyncio.to_thread(lambda: followed.stamp)
         if stamp != seen:
-            seen, silent = stamp, 0.0
-            yield f"data: {await asyncio.to_thread(_text, followed)}\n\n"
-        elif silent >= KEEPALIVE:
-            silent = 0.0
+            seen = stamp
+            silent_seconds = 0.0
+            state = await asyncio.to_thread(_text, followed)
+            yield f"data: {state}\n\n"
+        elif silent_seconds >= KEEPALIVE_SECONDS:
+            silent_seconds = 0.0
             yield ": still here\n\n"
-        await asyncio.sleep(POLL)
-        silent += POLL
+        await asyncio.sleep(POLL_SECONDS)
+        silent_seconds += POLL_SECONDS
 
 
-def _same(given: str, token: str) -> bool:
+def _same(candidate: str, token: str) -> bool:
     """Compare in constant time, as bytes, since `compare_digest` accepts only ASCII text."""
-    return secrets.compare_digest(given.encode(), token.encode())
+    return secrets.compare_digest(candidate.encode(), token.encode())
 
 
 def _text(followed: Follows) -> str:
@@ -141,8 +152,5 @@ def _text(followed: Follows) -> str:
 
 
 def _file(name: str) -> Response:
-    return Response(
-        files("unalike.dashboard").joinpath(name).read_bytes(),
-        media_type=TYPES[name],
-        headers=HEADERS,
-    )
+    content = files("unalike.dashboard").joinpath(name).read_bytes()
+    return Response(content, media_type=MEDIA_TYPES[name], headers=HEADERS)

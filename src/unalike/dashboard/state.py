@@ -21,8 +21,7 @@ from unalike.comparison.standings import (
     stored_table,
 )
 from unalike.federation.coordinator.operator_commands import NoAnswer, Starting, command
-from unalike.metrics.columns import FILE as COLUMNS_FILE
-from unalike.metrics.columns import NO_COLUMNS, TEST, Column, Columns
+from unalike.metrics.columns import COLUMNS_FILE, NO_COLUMNS, TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.table import rows as rows_of
@@ -31,11 +30,12 @@ from unalike.runtime.records.run_directory import RunDirectory
 
 State = dict[str, Any]
 
-FOLLOWED = ("config.toml", "rounds.parquet", "clients.parquet", "events.jsonl", "roster.json")
-LAST_EVENTS = 200
-LAST_BYTES = 1 << 20
+WATCHED_FILES = ("config.toml", "rounds.parquet", "clients.parquet", "events.jsonl", "roster.json")
+MAX_EVENTS = 200
+"""Most events on the page; the newest are shown."""
+EVENT_LOG_BYTES = 1 << 20
 """Bytes at the end of the event log that are read."""
-COLUMNS = 60
+MAX_ROUNDS = 60
 """Most rounds in the table of sites; the newest are shown."""
 
 
@@ -58,50 +58,60 @@ class Followed:
         """The run directory; of a federation that of the run that its coordinator names, else of the newest one."""
         if not self.federation.exists():
             return self.path
-        named = live.get("folder", "")
-        runs = [self.path / "run", *self.path.glob("runs/*"), self.path / "runs" / named]
-        return max(runs, key=lambda run: (run.name == named, stamp_of(run / "config.toml")))
+        current = live.get("folder", "")
+        runs = [self.path / "run", *self.path.glob("runs/*"), self.path / "runs" / current]
+        return max(runs, key=lambda run: (run.name == current, stamp_of(run / "config.toml")))
 
     @property
     def stamp(self) -> tuple[Any, ...]:
         """A value that changes whenever something that is shown changes."""
-        run = self.run(live := self._live())
-        stamps = [stamp_of(file) for file in (self.federation, *(run / name for name in FOLLOWED))]
+        live = self._live()
+        run = self.run(live)
+        stamps = [stamp_of(self.federation), *(stamp_of(run / name) for name in WATCHED_FILES)]
         return (*stamps, is_locked(run), json.dumps(live, sort_keys=True))
 
     def state(self) -> State:
         """Everything that the page shows, as JSON values."""
-        run, terms = self.run(live := self._live()), _toml(self.federation)
-        directory, config = RunDirectory(run), _toml(run / "config.toml")
-        events, names = directory.last_events(LAST_BYTES), _names(directory, terms)
-        rounds, clients = (table_rows(run / f"{name}.parquet") for name in ("rounds", "clients"))
+        live = self._live()
+        run = self.run(live)
+        terms = _toml(self.federation)
+        config = _toml(run / "config.toml")
+        directory = RunDirectory(run)
+        names = _names(directory, terms)
+        events = directory.last_events(EVENT_LOG_BYTES)
+        rounds = table_rows(run / "rounds.parquet")
+        clients = table_rows(run / "clients.parquet")
+
+        # what the last round says
         columns = stored_columns(run)
-        score = columns.shown(rounds[-1]) if rounds else None
-        done = int(rounds[-1]["round"]) if rounds else 0
+        last = rounds[-1] if rounds else {}
+        score = columns.shown(last) if rounds else None
+        epsilon = f"epsilon {significant(last['epsilon'])}" if "epsilon" in last else ""
+
+        # where a coordinator runs, it knows best
+        method = (
+            live.get("method") or _method(directory.method_text, config) or terms.get("method", "")
+        )
+        running = None
+        if live and live["state"] != "waiting":
+            running = _running(events, terms, names)
+        absences = [event for event in events if event["event"] in ("refused", "absent", "late")]
         return {
             "title": terms.get("name") or self.path.resolve().name,
             "kind": "federation" if terms else "simulation",
-            "method": live.get("method")
-            or _method(directory.method_text, config)
-            or terms.get("method", ""),
+            "method": method,
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
-            "done": done,
+            "done": int(last.get("round", 0)),
             "rounds": terms.get("rounds") or config.get("rounds", 0),
-            "epsilon": f"epsilon {significant(rounds[-1]['epsilon'])}"
-            if rounds and "epsilon" in rounds[-1]
-            else "",
+            "epsilon": epsilon,
             "state": _state(events, live, bool(terms), is_locked(run)),
-            "running": _running(events, terms, names)
-            if live and live["state"] != "waiting"
-            else None,
+            "running": running,
             "metric": "" if score is None else score.label,
             "curves": _curves(rounds, columns),
             "sites": _sites(terms, names, live, clients, events),
             "table": _by_round(clients, names, _of_clients(clients, columns, score)),
-            "refused": [
-                _event_row(e, names) for e in events if e["event"] in ("refused", "absent", "late")
-            ][-LAST_EVENTS:],
-            "log": [_event_row(e, names) for e in events][-LAST_EVENTS:],
+            "refused": [_event_row(event, names) for event in absences[-MAX_EVENTS:]],
+            "log": [_event_row(event, names) for event in events[-MAX_EVENTS:]],
         }
 
     def _live(self) -> dict[str, Any]:
@@ -121,10 +131,8 @@ def _names(directory: RunDirectory, terms: dict[str, Any]) -> list[str]:
     if terms:
         return [str(site["name"]) for site in terms.get("sites", [])]
     try:
-        return [
-            str(n)
-            for n in json.loads((directory.path / "comparison.json").read_text("utf-8"))["clients"]
-        ]
+        comparison = json.loads((directory.path / "comparison.json").read_text("utf-8"))
+        return [str(name) for name in comparison["clients"]]
     except (OSError, ValueError, KeyError):
         return directory.names or []
 
@@ -158,7 +166,7 @@ def stored_columns(run: Path) -> Columns:
     return Columns.load(run) if (run / COLUMNS_FILE).exists() else NO_COLUMNS
 
 
-def _any(rows: list[dict[str, Any]], column: Column) -> bool:
+def _has_numbers(rows: list[dict[str, Any]], column: Column) -> bool:
     return any(number(row.get(column.name)) is not None for row in rows)
 
 
@@ -169,35 +177,45 @@ def _of_clients(
     if score is None or score.protocol == "personal":
         return score
     metric = score.metric.name
-    candidates = [score, *(c for c in columns.all if c.split == TEST and c.metric.name == metric)]
-    return next((column for column in candidates if _any(clients, column)), score)
+    of_metric = [c for c in columns.all if c.split == TEST and c.metric.name == metric]
+    with_numbers = [column for column in (score, *of_metric) if _has_numbers(clients, column)]
+    return with_numbers[0] if with_numbers else score
 
 
 def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]]:
     """The curves of the score of the shared model and of personal models, of the loss, and of the training loss."""
-    shown = (
-        [columns.get(columns.plain), columns.get("personal"), columns.get(columns.plain, "loss")]
-        if rows
-        else []
-    )
-    curves = [
-        curve(column.label, column.metric, [(int(r["round"]), r.get(column.name)) for r in rows])
-        for column in shown
-        if column is not None and _any(rows, column)
-    ]
-    trained = curve(
-        "training loss", KNOWN["loss"], [(int(r["round"]), r.get("train_loss")) for r in rows]
-    )
-    return [*curves, *([trained] if trained["points"] else [])]
+    if not rows:
+        return []
+    rounds = [int(row["round"]) for row in rows]
+    curves = []
+    for column in (
+        columns.get(columns.unprefixed_protocol),
+        columns.get("personal"),
+        columns.get(columns.unprefixed_protocol, "loss"),
+    ):
+        if column is not None and _has_numbers(rows, column):
+            values = [row.get(column.name) for row in rows]
+            curves.append(curve(column.label, column.metric, zip(rounds, values)))
+    training_losses = [row.get("train_loss") for row in rows]
+    training = curve("training loss", KNOWN["loss"], zip(rounds, training_losses))
+    if training["points"]:
+        curves.append(training)
+    return curves
 
 
 def curve(name: str, metric: Metric, points: Iterable[tuple[int, Any]]) -> dict[str, Any]:
     """A curve as the page draws it, without the rounds that have no number, and its ends as text; without a look of its own."""
-    drawn = [[r, value] for r, v in points if (value := number(v)) is not None]
-    ends = [metric.text(value) for _, value in (drawn[0], drawn[-1])] if drawn else []
+    known: list[list[Any]] = []
+    for round, value in points:
+        amount = number(value)
+        if amount is not None:
+            known.append([round, amount])
+    ends = []
+    if known:
+        ends = [metric.text(value) for _, value in (known[0], known[-1])]
     return {
         "name": name,
-        "points": drawn,
+        "points": known,
         "ends": ends,
         "scale": metric.scale,
         "color": "",
@@ -232,16 +250,15 @@ def _running(
     events: list[dict[str, Any]], terms: dict[str, Any], names: list[str]
 ) -> dict[str, Any] | None:
     """The round in progress: the sites that were asked, since when, and the deadline."""
-    asked = next(
-        (e for e in reversed(events) if e["event"] in ("asked", "finished", "interrupted")), None
-    )
-    if asked is None or asked["event"] != "asked":
+    deciding = [e for e in events if e["event"] in ("asked", "finished", "interrupted")]
+    if not deciding or deciding[-1]["event"] != "asked":
         return None
+    request = deciding[-1]
     return {
-        "round": asked.get("round"),
-        "asked": [_name(c, names) for c in asked.get("train", [])],
-        "quorum": asked.get("quorum"),
-        "since": asked.get("time"),
+        "round": request.get("round"),
+        "asked": [_name(client, names) for client in request.get("train", [])],
+        "quorum": request.get("quorum"),
+        "since": request.get("time"),
         "deadline": terms.get("deadline"),
     }
 
@@ -253,24 +270,31 @@ def _sites(
     clients: list[dict[str, Any]],
     events: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
+    """Each site or client with its state, its numbers of samples, and how often it was refused."""
     last: dict[Any, dict[str, Any]] = {row["client"]: row for row in clients}
     keys = list(range(len(names))) if names else sorted(last)
-    connected = {s["name"]: s["connected"] for s in live.get("sites", [])}
-    revoked = {str(s["name"]) for s in terms.get("sites", []) if s.get("revoked")}
-    refusals = Counter(
-        _name(event.get("client"), names) for event in events if event["event"] == "refused"
-    )
+    connected = {site["name"]: site["connected"] for site in live.get("sites", [])}
+    revoked = {str(site["name"]) for site in terms.get("sites", []) if site.get("revoked")}
+    refused = [event for event in events if event["event"] == "refused"]
+    refusals = Counter(_name(event.get("client"), names) for event in refused)
     sites = []
     for key in keys:
-        name, row = _name(key, names), last.get(key, {})
+        name = _name(key, names)
+        row = last.get(key, {})
         if name in revoked:
             state = "revoked"
         elif connected:
             state = "connected" if connected.get(name) else "away"
         else:
             state = str(row.get("status", "not admitted" if terms else ""))
-        counts = {"train": row.get("n_train"), "test": row.get("n_test"), "refused": refusals[name]}
-        sites.append({"name": name, "state": state} | counts)
+        site = {
+            "name": name,
+            "state": state,
+            "train": row.get("n_train"),
+            "test": row.get("n_test"),
+            "refused": refusals[name],
+        }
+        sites.append(site)
     return sites
 
 
@@ -278,29 +302,22 @@ def _by_round(
     clients: list[dict[str, Any]], names: list[str], score: Column | None
 ) -> dict[str, Any]:
     """For each site its score in each round, newest first, with its status and as text; None if there is no number."""
-    rounds = sorted({int(row["round"]) for row in clients}, reverse=True)[:COLUMNS]
-    rows: dict[str, dict[int, Any]] = {}
+    rounds = sorted({int(row["round"]) for row in clients}, reverse=True)[:MAX_ROUNDS]
+    cells_by_site: dict[str, dict[int, Any]] = {}
     for row in clients:
         value = None if score is None else number(row.get(score.name))
         text = MISSING if score is None or value is None else score.metric.text(value)
-        rows.setdefault(_name(row["client"], names), {})[int(row["round"])] = [
-            value,
-            str(row.get("status", "")),
-            text,
-        ]
-    cells = {
-        name: [of_site.get(r, [None, "absent", MISSING]) for r in rounds]
-        for name, of_site in rows.items()
-    }
-    rows_shown = [{"name": n, "cells": c} for n, c in cells.items()]
-    return {
-        "metric": "score" if score is None else score.label,
-        "rounds": rounds,
-        "rows": rows_shown,
-    }
+        cells = cells_by_site.setdefault(_name(row["client"], names), {})
+        cells[int(row["round"])] = [value, str(row.get("status", "")), text]
+    rows = []
+    for name, cells in cells_by_site.items():
+        shown = [cells.get(round, [None, "absent", MISSING]) for round in rounds]
+        rows.append({"name": name, "cells": shown})
+    return {"metric": "score" if score is None else score.label, "rounds": rounds, "rows": rows}
 
 
 def _name(client: Any, names: list[str]) -> str:
+    """The name of a client that is given by its number or by its name."""
     if isinstance(client, int) and not isinstance(client, bool):
         return names[client] if 0 <= client < len(names) else f"client {client}"
     return str(client)
@@ -308,9 +325,14 @@ def _name(client: Any, names: list[str]) -> str:
 
 def _event_row(event: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """An event as time, event, site, round, and its other fields as text."""
-    rest = {k: v for k, v in event.items() if k not in ("time", "event", "client", "round", "why")}
-    said = {k: ", ".join(map(str, v)) if isinstance(v, list) else v for k, v in rest.items()}
-    more = [f"{k} {v}" for k, v in said.items() if v not in (None, "", {})]
+    more = []
+    for name, value in event.items():
+        if name in ("time", "event", "client", "round", "why"):
+            continue
+        if isinstance(value, list):
+            value = ", ".join(map(str, value))
+        if value not in (None, "", {}):
+            more.append(f"{name} {value}")
     text = "; ".join(filter(None, [str(event.get("why", "")), ", ".join(more)]))
     client = event.get("client")
     return {
@@ -331,27 +353,29 @@ class FollowedComparison:
 
     @property
     def stamp(self) -> tuple[Any, ...]:
-        cells = planned(self.path)[1]
+        """A value that changes whenever something that is shown changes."""
+        _, cells, _ = planned(self.path)
         folders = [self.path / cell.folder for cell in cells]
-        files = [folder / name for folder in folders for name in ("events.jsonl", "rounds.parquet")]
-        return (*map(stamp_of, [self.path / FILE, *files]), *map(is_locked, folders))
+        files = [self.path / FILE]
+        for folder in folders:
+            files += [folder / "events.jsonl", folder / "rounds.parquet"]
+        return (*map(stamp_of, files), *map(is_locked, folders))
 
     def state(self) -> State:
-        (baseline, cells, _), table = planned(self.path), standings(self.path)
-        done, rounds = (
-            sum(getattr(row, name) for row in table.methods) for name in ("rounds_done", "rounds")
-        )
+        """Everything that the page shows, as JSON values."""
+        baseline, cells, _ = planned(self.path)
+        table = standings(self.path)
         configs = [RunDirectory(self.path / cell.folder).config for cell in cells]
-        model = next((str(c["model"]["name"]) for c in configs if c), "")
+        models = [str(config["model"]["name"]) for config in configs if config]
         return {
             "title": self.path.resolve().name,
             "kind": "comparison",
             "method": f"{len(table.methods)} methods compared with {baseline}",
             "baseline": baseline,
-            "model": model,
+            "model": models[0] if models else "",
             "state": self._state(cells, table),
-            "done": done,
-            "rounds": rounds,
+            "done": sum(row.rounds_done for row in table.methods),
+            "rounds": sum(row.rounds for row in table.methods),
             "left": number(table.seconds_left),
             "standings": list(map(_standing, table.methods)),
             "curves": self._curves(cells, table),
@@ -361,7 +385,10 @@ class FollowedComparison:
         if all(row.seeds_done == row.seeds for row in table.methods):
             return "finished"
         locks = [is_locked(self.path / cell.folder) for cell in cells]
-        return UNFINISHED[next((lock for lock in (True, None) if lock in locks), False)]
+        # one cell that runs is enough
+        if True in locks:
+            return UNFINISHED[True]
+        return UNFINISHED[None if None in locks else False]
 
     def _curves(self, cells: Sequence[PlannedCell], table: Standings) -> list[dict[str, Any]]:
         """For each method the mean of its score over its seeds, by round."""
@@ -373,21 +400,29 @@ class FollowedComparison:
         for cell in cells:
             folder = self.path / cell.folder
             rows = table_rows(folder / "rounds.parquet")
+            # the score of a method is that of its first cell with rows
             if rows and cell.method not in scores:
-                columns, protocol = stored_columns(folder), in_use.get(cell.method)
+                columns = stored_columns(folder)
+                protocol = in_use.get(cell.method)
                 shown = columns.shown(rows[-1]) if protocol is None else columns.get(protocol)
-                scores |= {} if shown is None else {cell.method: shown}
-            for row in rows if cell.method in scores else ():
-                if (value := number(row.get(scores[cell.method].name))) is not None:
-                    values.setdefault(cell.method, {}).setdefault(int(row["round"]), []).append(
-                        value
-                    )
+                if shown is not None:
+                    scores[cell.method] = shown
+            if cell.method not in scores:
+                continue
+            for row in rows:
+                value = number(row.get(scores[cell.method].name))
+                if value is not None:
+                    by_round = values.setdefault(cell.method, {})
+                    by_round.setdefault(int(row["round"]), []).append(value)
         styles = looks(list(dict.fromkeys(cell.method for cell in cells)))
-        return [
-            curve(f"{scores[method].label} of {method}", scores[method].metric, _means(by_round))
-            | {"color": styles[method].color, "strokes": styles[method].strokes}
-            for method, by_round in values.items()
-        ]
+        curves = []
+        for method, by_round in values.items():
+            score = scores[method]
+            mean_curve = curve(f"{score.label} of {method}", score.metric, _means(by_round))
+            mean_curve["color"] = styles[method].color
+            mean_curve["strokes"] = styles[method].strokes
+            curves.append(mean_curve)
+        return curves
 
 
 def _means(by_round: dict[int, list[float]]) -> list[tuple[int, float]]:
@@ -397,13 +432,14 @@ def _means(by_round: dict[int, list[float]]) -> list[tuple[int, float]]:
 def _standing(row: Standing) -> dict[str, Any]:
     """A method's standing as JSON values, with its score and its difference as text."""
     values = {
-        k: number(v) if isinstance(v, float) else v for k, v in vars(row).items() if k != "column"
+        name: number(value) if isinstance(value, float) else value
+        for name, value in vars(row).items()
+        if name != "column"
     }
-    values |= {"epsilon_text": row.epsilon_text}
+    values["epsilon_text"] = row.epsilon_text
     if row.column is None:
         return values | {"metric": "", "score_text": MISSING, "difference_text": MISSING}
-    texts = {
-        "score_text": row.column.metric.text(row.score),
-        "difference_text": row.column.metric.difference(row.difference),
-    }
-    return values | {"metric": row.column.label} | texts
+    values["metric"] = row.column.label
+    values["score_text"] = row.column.metric.text(row.score)
+    values["difference_text"] = row.column.metric.difference(row.difference)
+    return values

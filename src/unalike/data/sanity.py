@@ -61,7 +61,7 @@ def warnings_of(population: Population) -> list[str]:
 
 
 def _of_label(label: Tensor, classes: list[str] | None) -> str:
-    """What all samples with this label have in common, in words."""
+    """A label in words, as the end of a sentence about samples that all have it."""
     if classes:
         return f"is of the class {classes[int(label)]!r}"
     return f"has the target {label.item():g}"

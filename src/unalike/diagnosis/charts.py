@@ -21,7 +21,7 @@ from unalike.reporting.charts.figure import (
     plot,
     rows_plot,
 )
-from unalike.reporting.charts.palette import BLUE, COLORS, GREY, plain
+from unalike.reporting.charts.palette import BLUE, COLORS, GREY, look_of_color
 
 REFERENCE_MARKERS = ("circle-open", "diamond-open", "square-open", "triangle-up-open")
 
@@ -33,7 +33,7 @@ def scale(measures: Sequence[Measure], title: str) -> Figure:
         references = sorted((value, name) for name, value in measure.scale.items())
         names = [name for _, name in references]
         ticks = Points(
-            look=plain(GREY, "line-ns"),
+            look=look_of_color(GREY, "line-ns"),
             x=[value for value, _ in references],
             y=[i] * len(references),
             captions=names,
@@ -41,7 +41,7 @@ def scale(measures: Sequence[Measure], title: str) -> Figure:
             size=13,
         )
         value = Points(
-            look=plain(BLUE),
+            look=look_of_color(BLUE),
             x=[measure.value],
             y=[i],
             low=[measure.low],
@@ -96,10 +96,10 @@ def dendrogram(clusters: Clusters) -> Figure:
         places = [(y - 5) / 10 for y in ys]  # SciPy's leaves are at 5, 15, ...
         # A branch below the cut has the color of its cluster.
         branch = GREY if max(xs) > cut else color[order[int(places[1])]]
-        marks.append(Line(look=plain(branch), x=xs, y=places, markers=False, width=2))
+        marks.append(Line(look=look_of_color(branch), x=xs, y=places, markers=False, width=2))
     for i, k in enumerate(order):
         leaf = f"{clusters.names[k]}: cluster {clusters.members[k] + 1}"
-        marks.append(Points(look=plain(color[k]), x=[0.0], y=[i], texts=[leaf]))
+        marks.append(Points(look=look_of_color(color[k]), x=[0.0], y=[i], texts=[leaf]))
     x = Axis(f"distance by {clusters.basis} at which clients are joined")
     y = Axis(ticks=named(clusters.names[k] for k in order))
     return plot(marks, x, y, min(1400, 110 + 22 * len(order)))
@@ -110,7 +110,7 @@ def bars(layers: Sequence[Measure]) -> Figure:
     places = list(range(len(layers)))
     names = [layer.name.removesuffix(".weight") for layer in layers]
     bars_of_layers = Bars(
-        look=plain(BLUE),
+        look=look_of_color(BLUE),
         y=places,
         values=[layer.value for layer in layers],
         low=[layer.low for layer in layers],
@@ -120,7 +120,7 @@ def bars(layers: Sequence[Measure]) -> Figure:
     marks: list[AnyMark] = [bars_of_layers]
     for i, reference in enumerate(layers[0].scale):
         marker = REFERENCE_MARKERS[i % len(REFERENCE_MARKERS)]
-        look = plain(COLORS[1 + i % 6], marker)
+        look = look_of_color(COLORS[1 + i % 6], marker)
         values = [layer.scale[reference] for layer in layers]
         marks.append(Points(look=look, label=reference, x=values, y=places, size=11))
     x = Axis("share of the movement that cancels", limits=(0, 1.02), form=".3g")

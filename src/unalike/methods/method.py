@@ -227,7 +227,8 @@ class Method(Plan):
     def finetuning_method(self) -> Method:
         """The method of that fine-tuning: the task's loss alone, on what personalizers and conditioners make of a client."""
         describing = [p for p in self.parts if isinstance(p, Conditioner | Personalizer)]
-        return Method(*(p for p in describing if not isinstance(p, Objective)))
+        parts = [p for p in describing if not isinstance(p, Objective)]
+        return _FineTuning(self.finetuning_phase, *parts)
 
     @cached_property
     def needs_sums_only(self) -> bool:
@@ -368,6 +369,18 @@ class Method(Plan):
 
     def __repr__(self) -> str:
         return " + ".join(spec_text(p) for p in self.parts)
+
+
+class _FineTuning(Method):
+    """A method whose only phase is the fine-tuning of another one."""
+
+    def __init__(self, phase: Phase | None, *parts: Part):
+        super().__init__(*parts)
+        self._phase = phase
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        return () if self._phase is None else (self._phase,)
 
 
 def _first(parts: Sequence[PartType]) -> PartType | None:

@@ -21,13 +21,13 @@ from unalike.metrics.named_metrics import Metric
 PROTOCOLS = ("server", "clients", "personal", "local")
 """Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
 client's model after local training."""
-USED = "used"
+IN_USE = "used"
 """The protocol that scores the model in use: a client's personal model where the method trains one, else the shared model."""
 TEST, VALIDATION = "test", "val"
 """The samples that are scored."""
 TRIGGERED = "triggered"
 """Test samples with the trigger of a backdoor, which count for its success alone."""
-FILE = "columns.json"
+COLUMNS_FILE = "columns.json"
 TIMES = ("seconds", "evaluation_seconds")
 """Columns of a history that a clock fills: they differ between repetitions of a run."""
 
@@ -39,28 +39,29 @@ _SUMMARY = (
     "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference shrunken ci_low ci_high boot_low boot_high "
     "p p_holm p_exact better won role verdict probability_best client_sd worst_decile mb_down mb_up"
 )
-OTHERS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
+COLUMNS_WITHOUT_SCORES = frozenset(f"{_HISTORY} {_SUMMARY}".split())
 """Columns of a history and of a comparison's summary that hold no score."""
-_RESERVED = ("val", *PROTOCOLS, USED, "min", "max", "mean", "std")
+_RESERVED = ("val", *PROTOCOLS, IN_USE, "min", "max", "mean", "std")
 
 
 @dataclass(frozen=True)
 class Column:
     """One column of scores.
 
-    `protocol` is one of `PROTOCOLS`, or `USED`, `split` is `TEST`, or `VALIDATION` samples of the clients. `plain`: the
+    `protocol` is one of `PROTOCOLS`, or `IN_USE`, `split` is `TEST`, or `VALIDATION` samples of the clients. `unprefixed`: the
     protocol is the first of the run, whose columns carry no protocol in their names.
     """
 
     protocol: str
     split: str
     metric: Metric
-    plain: bool
+    unprefixed: bool
 
     @property
     def name(self) -> str:
         """Its name in the tables: `accuracy`, `val_accuracy`, `personal_val_accuracy`."""
-        return f"{self._prefix}{'val_' if self.split == VALIDATION else ''}{self.metric.name}"
+        split = "val_" if self.split == VALIDATION else ""
+        return f"{self._prefix}{split}{self.metric.name}"
 
     @property
     def selected(self) -> str:
@@ -70,17 +71,15 @@ class Column:
     @property
     def label(self) -> str:
         """Its name in a sentence: `accuracy`, `personal validation accuracy`."""
-        words = (
-            "" if self.plain else self.protocol,
-            "validation" if self.split == VALIDATION else "",
-            self.metric.word,
-        )
-        return " ".join(filter(None, words))
+        words = [] if self.unprefixed else [self.protocol]
+        if self.split == VALIDATION:
+            words.append("validation")
+        return " ".join([*words, self.metric.word])
 
     @property
     def spellings(self) -> set[str]:
         """The names that a user may write for it: the protocol may be left out if it is the first, `val_` always."""
-        protocols = ("", f"{self.protocol}_") if self.plain else (self._prefix,)
+        protocols = ("", f"{self.protocol}_") if self.unprefixed else (self._prefix,)
         splits = ("", "val_") if self.split == VALIDATION else ("",)
         return {
             f"{protocol}{split}{self.metric.name}" for protocol in protocols for split in splits
@@ -88,7 +87,7 @@ class Column:
 
     @property
     def _prefix(self) -> str:
-        return "" if self.plain else f"{self.protocol}_"
+        return "" if self.unprefixed else f"{self.protocol}_"
 
     def value(self, row: Mapping[str, Any]) -> float:
         """The score in a row; NaN where there is none."""
@@ -114,15 +113,15 @@ class Columns:
         cls, protocols: Iterable[str], metrics: Iterable[Metric], validated: bool = False
     ) -> Columns:
         """The columns of a run: every metric under every protocol, on validation samples too if there are any."""
-        splits, metrics = (TEST, VALIDATION) if validated else (TEST,), tuple(metrics)
+        splits = (TEST, VALIDATION) if validated else (TEST,)
+        metrics = tuple(metrics)
         for metric in metrics:
             check_name(metric.name)
-        ordered = tuple(dict.fromkeys(protocols))
-        return cls(
-            tuple(
-                Column(p, s, m, p == ordered[0]) for p in ordered for s in splits for m in metrics
-            )
-        )
+        columns = []
+        for i, protocol in enumerate(dict.fromkeys(protocols)):
+            for split in splits:
+                columns += [Column(protocol, split, metric, i == 0) for metric in metrics]
+        return cls(tuple(columns))
 
     @cached_property
     def _by_meaning(self) -> dict[tuple[str, str, str], Column]:
@@ -148,9 +147,9 @@ class Columns:
         return tuple(dict.fromkeys(column.protocol for column in self.all))
 
     @property
-    def plain(self) -> str:
+    def unprefixed_protocol(self) -> str:
         """The protocol whose columns carry no protocol in their names."""
-        return next((column.protocol for column in self.all if column.plain), "")
+        return next((column.protocol for column in self.all if column.unprefixed), "")
 
     @property
     def validated(self) -> bool:
@@ -165,15 +164,13 @@ class Columns:
     @cached_property
     def metric(self) -> Metric:
         """The metric that decides: the first one with a direction besides the loss. Raises `UnalikeError` if there is none."""
-        chosen = next(
-            (metric for metric in self.metrics if metric.sign and metric.name != "loss"), None
+        for metric in self.metrics:
+            if metric.sign and metric.name != "loss":
+                return metric
+        listed = ", ".join(metric.name for metric in self.metrics) or "no metric"
+        raise UnalikeError(
+            f"no metric decides: found {listed}; expected one such as 'accuracy' or 'rmse'"
         )
-        if chosen is None:
-            listed = ", ".join(metric.name for metric in self.metrics) or "no metric"
-            raise UnalikeError(
-                f"no metric decides: found {listed}; expected one such as 'accuracy' or 'rmse'"
-            )
-        return chosen
 
     @property
     def further(self) -> tuple[Metric, ...]:
@@ -190,20 +187,19 @@ class Columns:
     def shown(self, row: Mapping[str, Any]) -> Column | None:
         """The column that stands for a row: the first with a number, of the loss only if no other has one."""
         tested = [column for column in self.all if column.split == TEST]
-        ordered = sorted(tested, key=lambda column: column.metric.name == "loss")
-        return next((column for column in ordered if not math.isnan(column.value(row))), None)
+        loss_last = sorted(tested, key=lambda column: column.metric.name == "loss")
+        return next((column for column in loss_last if not math.isnan(column.value(row))), None)
 
     def text(self, row: Mapping[str, Any]) -> str:
         """The score of a row with its name: `accuracy 34.1 %`; empty where there is none."""
         column = self.shown(row)
         return "" if column is None else column.text(row)
 
-    def with_used(self) -> Columns:
+    def with_models_in_use(self) -> Columns:
         """The same with columns of the models in use beside those of personal models."""
-        used = (
-            replace(c, protocol=USED, plain=False) for c in self.all if c.protocol == "personal"
-        )
-        return self | Columns(tuple(used))
+        personal = [column for column in self.all if column.protocol == "personal"]
+        in_use = [replace(column, protocol=IN_USE, unprefixed=False) for column in personal]
+        return self | Columns(tuple(in_use))
 
     def __or__(self, other: Columns) -> Columns:
         """The columns of both, each once."""
@@ -212,22 +208,22 @@ class Columns:
     def save(self, folder: Path) -> None:
         """Write `columns.json` into a folder, beside its tables."""
         content = {
-            "plain": self.plain,
-            "metrics": [metric.facts for metric in self.metrics],
+            "plain": self.unprefixed_protocol,
+            "metrics": [metric.stored_fields for metric in self.metrics],
             "columns": [
                 {"name": c.name, "protocol": c.protocol, "split": c.split, "metric": c.metric.name}
                 for c in self.all
             ],
         }
-        write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+        write_bytes(folder / COLUMNS_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, folder: Path) -> Columns:
         """The columns that a folder stores. Raises `UnalikeError` if `columns.json` is missing or damaged."""
-        file = folder / FILE
+        file = folder / COLUMNS_FILE
         try:
             content = json.loads(file.read_text("utf-8"))
-            metrics = {entry["column"]: Metric.restored(entry) for entry in content["metrics"]}
+            metrics = {entry["column"]: Metric.from_stored(entry) for entry in content["metrics"]}
             entries = [
                 (e["protocol"], e["split"], metrics[e["metric"]]) for e in content["columns"]
             ]
@@ -250,8 +246,8 @@ def check_name(name: str, taken: frozenset[str] = frozenset()) -> None:
         and not name.endswith("selected")
         and name.split("_")[0] not in _RESERVED
     )
-    if not fits or name in taken | OTHERS:
+    if not fits or name in taken | COLUMNS_WITHOUT_SCORES:
         raise UnalikeError(
             f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "
-            f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(taken | OTHERS))}"
+            f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(taken | COLUMNS_WITHOUT_SCORES))}"
         )

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from unalike.metrics.columns import TEST, Columns
+from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, Metric
 
-EXPLODED = 100
+EXPLOSION_FACTOR = 100
 """A loss that is so many times that of the untrained model has exploded."""
 UNSCORED = "protocol {} scores none of its models, or has no test samples; protocol clients scores those of groups, too"
 """The reason why a run, or a method, has no score at all."""
@@ -41,7 +41,8 @@ class ConstantPrediction(NamedTuple):
 
     def is_as_good(self, score: float) -> bool:
         """Whether a score is no better, but for chance; a score that is missing is not."""
-        return score <= self.score + min(0.01, abs(self.score) / 10 or 0.01)
+        by_chance = min(0.01, abs(self.score) / 10 or 0.01)
+        return score <= self.score + by_chance
 
     def beside(self, score: float) -> str:
         """A score beside its own, in words."""
@@ -51,7 +52,7 @@ class ConstantPrediction(NamedTuple):
 
 def has_exploded(first: float, last: float) -> bool:
     """Whether a loss has exploded, `first` before training and `last` after it."""
-    return not last <= EXPLODED * first
+    return not last <= EXPLOSION_FACTOR * first
 
 
 def trend(rounds: Sequence[float], values: Sequence[float]) -> float:
@@ -65,45 +66,64 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
     """Sentences about the failed training of a run, from the rows of its history; none before a trained round was evaluated."""
     scored = [row for row in rows if columns.shown(row) is not None]
     if len(scored) < 2:
-        return (
-            [f"no score: {UNSCORED.format(columns.plain)}"]
-            if rows and rows[-1]["round"] and not scored
-            else []
-        )
-    constant, tested = (
-        ConstantPrediction.of(columns.metric, classes),
-        [c for c in columns.all if c.split == TEST],
+        has_trained = bool(rows) and bool(rows[-1]["round"])
+        if has_trained and not scored:
+            return [f"no score: {UNSCORED.format(columns.unprefixed_protocol)}"]
+        return []
+    is_private = "epsilon" in scored[-1]
+    sentences = [
+        _nothing_learned(scored[-1], columns, classes, is_private),
+        _still_rising(scored, columns, is_private),
+    ]
+    for column in columns.all:
+        if column.split == TEST and column.metric.name == "loss":
+            sentences.append(_explosion(scored, column, is_private))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _nothing_learned(
+    last: Mapping[str, Any], columns: Columns, classes: int | None, is_private: bool
+) -> str:
+    """A sentence if no model that is scored in the last row is better than a constant prediction; else empty."""
+    constant = ConstantPrediction.of(columns.metric, classes)
+    shows_it = [c for c in columns.all if c.split == TEST and c.metric.name == constant.measure]
+    scores = [column.value(last) for column in shows_it]
+    best = max((score for score in scores if not math.isnan(score)), default=math.nan)
+    if not constant.is_as_good(best):
+        return ""
+    advice = LESS_NOISE if is_private else LONGER
+    return (
+        f"nothing was learned: the model is no better than always predicting {constant.prediction} (its "
+        f"{constant.beside(best)}); {advice}"
     )
-    own = [c.value(scored[-1]) for c in tested if c.metric.name == constant.measure]
-    best, found = max((score for score in own if not math.isnan(score)), default=math.nan), []
-    private = "epsilon" in scored[-1]
-    if constant.is_as_good(best):
-        found.append(
-            f"nothing was learned: the model is no better than always predicting {constant.prediction} (its "
-            f"{constant.beside(best)}); {LESS_NOISE if private else LONGER}"
-        )
+
+
+def _still_rising(scored: Sequence[Mapping[str, Any]], columns: Columns, is_private: bool) -> str:
+    """A sentence if the score still got better over the last third of the rounds; empty otherwise, or if a round was selected."""
     column = columns.shown(scored[-1])
-    if column is not None and column.selected not in scored[-1]:
-        trained = [row for row in scored if row["round"]]
-        last = [row for row in trained if row.get("stage", 0) == scored[-1].get("stage", 0)]
-        last = last[-max(3, len(last) // 3 + 1) :]
-        rise = column.metric.sign * trend(
-            [row["round"] for row in last], [column.value(row) for row in last]
-        )
-        if rise > max(0.01, 0.01 * abs(column.value(last[-1]))):
-            amount = f"{column.metric.amount(rise)}{column.metric.unit}"
-            span = last[-1]["round"] - last[0]["round"]
-            found.append(
-                f"the {column.label} still got better by {amount} in the last {span} rounds; train longer"
-                + ", which takes more noise or more epsilon" * private
-            )
-    for column in (
-        c for c in tested if c.metric.name == "loss" and not math.isnan(c.value(scored[0]))
-    ):
-        before, after = column.value(scored[0]), column.value(scored[-1])
-        if has_exploded(before, after):
-            found.append(
-                f"training exploded: the {column.label} is {after:.3g}, {before:.3g} before training; "
-                + (LESS_NOISE if private else "lower the learning rate")
-            )
-    return found
+    if column is None or column.selected in scored[-1]:
+        return ""
+    # earlier stages train other models
+    last_stage = scored[-1].get("stage", 0)
+    trained = [row for row in scored if row["round"] and row.get("stage", 0) == last_stage]
+    last_third = trained[-max(3, len(trained) // 3 + 1) :]
+    rounds = [row["round"] for row in last_third]
+    rise = column.metric.sign * trend(rounds, [column.value(row) for row in last_third])
+    if not rise > max(0.01, 0.01 * abs(column.value(last_third[-1]))):
+        return ""
+    amount = f"{column.metric.amount(rise)}{column.metric.unit}"
+    noise = ", which takes more noise or more epsilon" if is_private else ""
+    return (
+        f"the {column.label} still got better by {amount} in the last {rounds[-1] - rounds[0]} rounds; "
+        f"train longer{noise}"
+    )
+
+
+def _explosion(scored: Sequence[Mapping[str, Any]], column: Column, is_private: bool) -> str:
+    """A sentence if the loss in this column exploded; else empty."""
+    before = column.value(scored[0])
+    after = column.value(scored[-1])
+    if math.isnan(before) or not has_exploded(before, after):
+        return ""
+    advice = LESS_NOISE if is_private else "lower the learning rate"
+    return f"training exploded: the {column.label} is {after:.3g}, {before:.3g} before training; {advice}"

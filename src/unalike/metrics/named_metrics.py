@@ -22,6 +22,8 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.spec import parse_one
 from unalike.core.tasks import Task
+from unalike.metrics import areas
+from unalike.metrics.areas import TieGroups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +34,7 @@ LABELS, NUMBERS = ("classification", "binary"), ("regression",)
 
 registry = Registry("metric", home="unalike.metrics.named_metrics")
 
-STORED = ("sign", "title", "word", "low", "high", "percent", "specificity")
+STORED_FIELDS = ("sign", "title", "word", "low", "high", "percent", "specificity")
 """The fields of a metric that a folder stores with its tables, beside its name, which is stored as `column`."""
 
 
@@ -73,20 +75,22 @@ class Metric:
     specificity: float | None = None
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def stored_fields(self) -> dict[str, Any]:
         """The fields that a folder stores, without infinite bounds, which JSON has not, and fields that are None."""
-        values = {
-            key: value
-            for key in STORED
-            if (value := getattr(self, key)) not in (-math.inf, math.inf, None)
-        }
-        return {"column": self.name} | values
+        fields: dict[str, Any] = {"column": self.name}
+        for name in STORED_FIELDS:
+            value = getattr(self, name)
+            if value not in (-math.inf, math.inf, None):
+                fields[name] = value
+        return fields
 
     @classmethod
-    def restored(cls, facts: Mapping[str, Any]) -> Metric:
-        """The inverse of `facts`, without what computes the metric."""
-        values = {key: facts[key] for key in STORED if key in facts}
-        return cls(facts["column"], **{"low": -math.inf, "high": math.inf} | values)
+    def from_stored(cls, fields: Mapping[str, Any]) -> Metric:
+        """The inverse of `stored_fields`, without what computes the metric."""
+        # a bound that is not stored is infinite
+        values: dict[str, Any] = {"low": -math.inf, "high": math.inf}
+        values |= {name: fields[name] for name in STORED_FIELDS if name in fields}
+        return cls(fields["column"], **values)
 
     @property
     def bounded(self) -> bool:
@@ -142,7 +146,8 @@ class Metric:
 
     def text(self, value: float) -> str:
         """A value as every table and sentence shows it: `34.1 %`, or three significant digits; a dash for NaN."""
-        return as_text(value, f"{100 * value:.1f}{PERCENT}" if self.percent else significant(value))
+        shown = f"{100 * value:.1f}{PERCENT}" if self.percent else significant(value)
+        return as_text(value, shown)
 
     def difference(self, value: float) -> str:
         """A signed difference: `+2.1 points`, or of a metric without percent `+0.0213`; what rounds to 0 has no sign."""
@@ -162,15 +167,15 @@ class Metric:
 
     def between(self, low: float, high: float) -> str:
         """An interval of values: `71.2 to 84.0 %`."""
-        return as_text(
-            low + high,
-            f"{self._scaled(low)} to {self._scaled(high)}{PERCENT if self.percent else ''}",
-        )
+        unit = PERCENT if self.percent else ""
+        return as_text(low + high, f"{self._scaled(low)} to {self._scaled(high)}{unit}")
 
     def _scaled(self, value: float, sign: str = "") -> str:
         if not self.percent:
             return significant(value, sign)
-        return f"{100 * value:{sign if self.rounded(value) else ''}z.1f}"
+        # what rounds to 0 has no sign
+        shown_sign = sign if self.rounded(value) else ""
+        return f"{100 * value:{shown_sign}z.1f}"
 
     def rounded(self, value: float) -> float:
         """The number that texts show: of a metric in percent tenths of a point, else the value."""
@@ -179,16 +184,15 @@ class Metric:
     def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
         """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""
         if task.name not in self.tasks:
-            fitting = ", ".join(
-                m.name for m in KNOWN.values() if task.name in m.tasks and m.name != "loss"
-            )
+            fitting = [m.name for m in KNOWN.values() if task.name in m.tasks and m.name != "loss"]
             raise UnalikeError(
-                f"metric {self.name!r} is not defined for {task.name}; expected one of {fitting}"
+                f"metric {self.name!r} is not defined for {task.name}; expected one of {', '.join(fitting)}"
             )
         if self.two_classes and classes is not None and len(classes) != 2:
             raise UnalikeError(
                 f"metric {self.name!r} is defined for two classes; the data has {len(classes)}"
             )
+        # formulas take the last class as the positive one
         if self.positive is None:
             return self
         if classes is None or self.positive not in classes:
@@ -201,19 +205,24 @@ class Metric:
 
 def read(specs: Iterable[str]) -> list[Metric]:
     """Read metrics such as "roc_auc" or "sensitivity_at(specificity=0.95)". Raises `UnalikeError` for others and for duplicates."""
-    found = [registry.build(parse_one(spec)) for spec in specs]
-    columns = [metric.name for metric in found]
+    metrics = [registry.build(parse_one(spec)) for spec in specs]
+    columns = [metric.name for metric in metrics]
     if len(set(columns)) < len(columns):
         raise UnalikeError(
             f"found the metrics {', '.join(columns)}; expected each once: leave one out"
         )
-    return found
+    return metrics
 
 
 def own_metric(name: str, formula: Formula | None = None) -> Metric:
     """A metric of the user's own, of which neither direction nor bounds are known."""
     return Metric(
-        *(name, 0, name, name.replace("_", " "), (*LABELS, *NUMBERS), formula),
+        name=name,
+        sign=0,
+        title=name,
+        word=name.replace("_", " "),
+        tasks=(*LABELS, *NUMBERS),
+        formula=formula,
         low=-np.inf,
         high=np.inf,
         leads=False,
@@ -229,9 +238,12 @@ def significant(value: float, sign: str = "", digits: int = 3) -> str:
     """A number with `digits` significant digits, trailing zeros included; only tiny numbers have an exponent."""
     form = ".0f"
     if value and math.isfinite(value):
-        power = int(f"{value:.{digits - 1}e}".split("e")[1])  # after rounding: 99.96 becomes 100
-        form = f".{digits - 1}e" if power < -4 else f",.{max(0, digits - 1 - power)}f"
-    return f"{value:{sign if value else ''}z{form}}".replace("-", "−")
+        # the power of ten after rounding: 99.96 becomes 100
+        power = int(f"{value:.{digits - 1}e}".split("e")[1])
+        decimals = max(0, digits - 1 - power)
+        form = f".{digits - 1}e" if power < -4 else f",.{decimals}f"
+    shown_sign = sign if value else ""
+    return f"{value:{shown_sign}z{form}}".replace("-", "−")
 
 
 def as_text(value: float, text: str) -> str:
@@ -252,11 +264,8 @@ def _exchanged(formula: Formula) -> Formula:
     """The formula with the two classes exchanged, so that the first one is positive."""
 
     def exchanged(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
-        return formula(
-            1 - labels.astype(np.int64),
-            1 - predicted,
-            -logits if logits.ndim == 1 else logits[:, ::-1],
-        )
+        other_logits = -logits if logits.ndim == 1 else logits[:, ::-1]
+        return formula(1 - labels.astype(np.int64), 1 - predicted, other_logits)
 
     return exchanged
 
@@ -270,30 +279,26 @@ def _by_class(
     """
     p = probabilities(logits)
     classes = [1] if p.shape[1] == 2 else range(p.shape[1])
-    own = [(labels == k, p[:, k]) for k in classes]
-    found = [
-        score(positive, value) for positive, value in own if positive.any() and not positive.all()
-    ]
-    return float(np.mean(found)) if found and np.isfinite(logits).all() else np.nan
+    scores = []
+    for k in classes:
+        positive = labels == k
+        if positive.any() and not positive.all():
+            scores.append(score(positive, p[:, k]))
+    return float(np.mean(scores)) if scores and np.isfinite(logits).all() else np.nan
 
 
 def _roc_auc(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
-    return _by_class(_area, labels, logits)
+    def score(positive: np.ndarray, value: np.ndarray) -> float:
+        return float(areas.roc_auc(TieGroups.of_one(value, positive))[0])
 
-
-def _area(positive: np.ndarray, value: np.ndarray) -> float:
-    """The share of pairs (positive, other sample) in the right order, a tie counting half; faster than `roc_auc_score`."""
-    from scipy.stats import rankdata
-
-    count = int(positive.sum())
-    above = rankdata(value)[positive].sum() - count * (count + 1) / 2
-    return float(above / (count * (len(positive) - count)))
+    return _by_class(score, labels, logits)
 
 
 def _average_precision(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
-    from sklearn.metrics import average_precision_score
+    def score(positive: np.ndarray, value: np.ndarray) -> float:
+        return float(areas.average_precision(TieGroups.of_one(value, positive))[0])
 
-    return _by_class(average_precision_score, labels, logits)
+    return _by_class(score, labels, logits)
 
 
 def _sensitivity(
@@ -302,8 +307,9 @@ def _sensitivity(
     from sklearn.metrics import roc_curve
 
     def score(positive: np.ndarray, value: np.ndarray) -> float:
-        false, true, _ = roc_curve(positive, value, drop_intermediate=False)
-        return float(true[false <= 1 - specificity + 1e-12].max())
+        false_share, true_share, _ = roc_curve(positive, value, drop_intermediate=False)
+        allowed = false_share <= 1 - specificity + 1e-12
+        return float(true_share[allowed].max())
 
     return _by_class(score, labels, logits)
 
@@ -313,21 +319,26 @@ def _brier(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> flo
     p = probabilities(logits)
     if p.shape[1] == 2:
         return float(np.mean((p[:, 1] - labels) ** 2))
-    return float(np.mean(((p - np.eye(p.shape[1])[labels.astype(np.int64)]) ** 2).sum(1)))
+    one_hot = np.eye(p.shape[1])[labels.astype(np.int64)]
+    return float(np.mean(((p - one_hot) ** 2).sum(1)))
 
 
 def _calibration(bins: int, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    """The sum over bins of |correct predictions - sum of confidences|, divided by the samples."""
     confidence = probabilities(logits).max(1)
-    place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
-    gaps = np.bincount(place, (predicted == labels) - confidence, bins)
-    return float(np.abs(gaps).sum() / len(labels)) if np.isfinite(confidence).all() else np.nan
+    if not np.isfinite(confidence).all():
+        return np.nan
+    bin_of_sample = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(bin_of_sample, (predicted == labels) - confidence, bins)
+    return float(np.abs(gaps).sum() / len(labels))
 
 
 def _log_loss(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
     z = logits.astype(np.float64)
     if z.ndim == 1:
         return float(np.mean(np.logaddexp(0, np.where(labels, -z, z))))
-    return float(np.mean(np.logaddexp.reduce(z, 1) - z[np.arange(len(z)), labels.astype(np.int64)]))
+    of_label = z[np.arange(len(z)), labels.astype(np.int64)]
+    return float(np.mean(np.logaddexp.reduce(z, 1) - of_label))
 
 
 def _median_error(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
@@ -336,8 +347,9 @@ def _median_error(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray)
 
 @registry.register("sensitivity_at")
 def sensitivity_at(*, specificity: float = 0.95, positive: str | None = None) -> Metric:
-    """Largest share of the positive samples that are found while this share of the others is told apart.
+    """Sensitivity at a given specificity.
 
+    It is the largest share of the positive samples above a threshold that leaves this share of the negative ones below it.
     `positive` names the positive class of two; the last one unless given.
     """
     if not 0 < specificity < 1:
@@ -346,17 +358,17 @@ def sensitivity_at(*, specificity: float = 0.95, positive: str | None = None) ->
         )
     percent = f"{100 * specificity:.6g}"
     title = f"Sensitivity at {percent} % specificity"
-    column, formula = (
-        f"sensitivity_at_{percent.replace('.', '_')}",
-        partial(_sensitivity, specificity),
+    return Metric(
+        name=f"sensitivity_at_{percent.replace('.', '_')}",
+        sign=+1,
+        title=title,
+        word=title.lower(),
+        formula=partial(_sensitivity, specificity),
+        percent=True,
+        two_classes=True,
+        positive=positive,
+        specificity=specificity,
     )
-    kinds: dict[str, Any] = {
-        "percent": True,
-        "two_classes": True,
-        "positive": positive,
-        "specificity": specificity,
-    }
-    return Metric(column, +1, title, title.lower(), formula=formula, **kinds)
 
 
 @registry.register("average_precision")

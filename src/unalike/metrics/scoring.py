@@ -17,11 +17,16 @@ from unalike.loops import crew as compiled_loops
 Predict = Callable[[Tensor], Tensor]
 """Inputs [B, ...] -> logits [B, C]."""
 
-ROWS, BYTES, FLAT, DEVICE = 4096, 2**20, 2**21, 2**25
-"""Most samples of one forward pass in evaluation; bytes of images whose activations stay, about, in a processor's cache; bytes of
-samples of one dimension, whose activations are no larger than they; bytes of samples on an accelerator, where a ResNet-18 takes
-a hundred times as many for its activations.
-"""
+MAX_ROWS = 4096
+"""Most samples of one forward pass in evaluation."""
+MIN_ROWS = 16
+"""Fewest samples of one forward pass, however large they are."""
+IMAGE_BYTES = 2**20
+"""Bytes of images whose activations stay, about, in a processor's cache."""
+VECTOR_BYTES = 2**21
+"""Bytes of samples of one dimension, whose activations are no larger than they."""
+DEVICE_BYTES = 2**25
+"""Bytes of samples on an accelerator, where a ResNet-18 takes a hundred times as many for its activations."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,13 @@ class Scores:
 
     def of(self, keep: np.ndarray) -> Scores:
         """The samples that a mask or index array picks."""
-        return Scores(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+        return Scores(
+            client=self.client[keep],
+            loss=self.loss[keep],
+            y=self.y[keep],
+            predicted=self.predicted[keep],
+            logits=self.logits[keep],
+        )
 
     @property
     def tensors(self) -> Tree:
@@ -48,17 +59,15 @@ class Scores:
 
     @classmethod
     def of_tensors(cls, tensors: Tree) -> Scores:
-        return cls(**{name: t.numpy() for name, t in tensors.items()})
+        return cls(**{name: tensor.numpy() for name, tensor in tensors.items()})
 
     @classmethod
     def join(cls, scores: Sequence[Scores]) -> Scores:
         """The samples of several evaluations."""
-        return cls(
-            *(
-                np.concatenate([getattr(s, name) for s in scores])
-                for name in cls.__dataclass_fields__
-            )
-        )
+        joined = {}
+        for name in cls.__dataclass_fields__:
+            joined[name] = np.concatenate([getattr(part, name) for part in scores])
+        return cls(**joined)
 
 
 def score(
@@ -74,20 +83,23 @@ def score(
 
     With `index` [n] the samples are these of x.
     """
-    losses, predicted, kept = [], [], []
-    for found, rows in zip(outputs(predict, x, index), y.split(rows_at_once(x)), strict=True):
-        losses.append(task.losses(found, rows))
-        predicted.append(task.predict(found))
-        kept.append(
-            found.flatten()
-            if task.name != "classification"
-            else found
-            if logits or task.areas
-            else found[:, :0]
-        )
-    arrays = (torch.cat(found).cpu().numpy() for found in (losses, predicted, kept))
-    loss, guess, own = arrays
-    return Scores(client, loss, y.cpu().numpy(), guess, own)
+    losses, predicted, kept_logits = [], [], []
+    for some, labels in zip(outputs(predict, x, index), y.split(rows_at_once(x)), strict=True):
+        losses.append(task.losses(some, labels))
+        predicted.append(task.predict(some))
+        if task.name != "classification":
+            kept_logits.append(some.flatten())
+        elif logits or task.areas:
+            kept_logits.append(some)
+        else:  # logits of many classes would take most of the memory of an evaluation
+            kept_logits.append(some[:, :0])
+    return Scores(
+        client=client,
+        loss=torch.cat(losses).cpu().numpy(),
+        y=y.cpu().numpy(),
+        predicted=torch.cat(predicted).cpu().numpy(),
+        logits=torch.cat(kept_logits).cpu().numpy(),
+    )
 
 
 def outputs(predict: Predict, x: Tensor, index: Tensor | None = None) -> Iterator[Tensor]:
@@ -101,21 +113,28 @@ def outputs(predict: Predict, x: Tensor, index: Tensor | None = None) -> Iterato
     def logits(some: Tensor) -> Tensor:
         return predict(some if index is None else x.index_select(0, some))
 
-    if not len(picked):  # many modules fail on an empty batch: `h.view(len(x), -1)`
+    # many modules fail on an empty batch, such as those with `h.view(len(x), -1)`
+    if not len(picked):
+        one_sample = x.new_zeros(1, *x.shape[1:])
         with torch.no_grad():
-            return iter([predict(x.new_zeros(1, *x.shape[1:]))[:0]])
+            return iter([predict(one_sample)[:0]])
     pieces = picked.split(rows_at_once(x))
-    return (
-        compiled_loops.each(logits, pieces) if torch.get_num_threads() == 1 else map(logits, pieces)
-    )
+    if torch.get_num_threads() == 1:
+        return compiled_loops.each(logits, pieces)
+    return map(logits, pieces)
 
 
 def rows_at_once(x: Tensor) -> int:
     """Samples of one forward pass over `x`: activations of images that leave the cache take several times as long."""
     if not len(x):
-        return ROWS
-    most = DEVICE if x.device.type != "cpu" else FLAT if x.dim() == 2 else BYTES
-    return min(ROWS, max(16, most // max(1, x[0].nbytes)))
+        return MAX_ROWS
+    if x.device.type != "cpu":
+        most_bytes = DEVICE_BYTES
+    elif x.dim() == 2:
+        most_bytes = VECTOR_BYTES
+    else:
+        most_bytes = IMAGE_BYTES
+    return min(MAX_ROWS, max(MIN_ROWS, most_bytes // max(1, x[0].nbytes)))
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def _fits(stored: Tensor, initial: Tensor) -> bool:
 
 
 def _summary(initial: Tree, stored: Tree, fitting: Tree) -> str:
-    """How many tensors of the model the file had, which were left as they were, and which of the file are not used."""
+    """The number of tensors that the file had, those of the model that were left as they were, and those of the file not used."""
     rest = {
         "left as initialized": [name for name in initial if name not in fitting],
         "not used": [name for name in stored if name not in initial],

@@ -8,21 +8,24 @@ from unalike.reporting.content import ReportContent
 from unalike.reporting.summary_columns import summary_tables
 from unalike.reporting.table import Table, TableColumn, interval, number, rows, words
 
-MOST_CLIENTS = 30
+MAX_LISTED_CLIENTS = 30
 """With more clients a terminal and a notebook show no table of them."""
 
 
 def client_columns(content: ReportContent, methods: bool = False) -> list[TableColumn]:
     """The columns for the rows of `content.client_scores`; `methods`: with the method."""
-    metric, table = content.metric_of_clients, content.client_scores
+    metric = content.metric_of_clients
+    table = content.client_scores
     level = f"{wording.confidence(content.rules.level)} interval"
-    columns = [words("Client", "client"), *([words("Method", "method")] if methods else [])]
+    columns = [words("Client", "client")]
+    if methods:
+        columns.append(words("Method", "method"))
     columns.append(number("Test samples", "n_test", wording.mean_count))
     if table["n_positive"].notna().any():
         columns.append(number("Positives", "n_positive", wording.mean_count))
-    if (
-        own := table.loc[table["seeds"] > 0, "seeds"]
-    ).min() < own.max():  # others had one class in some seeds
+    # clients with one class in some seeds have a score in fewer seeds than others
+    seeds = table.loc[table["seeds"] > 0, "seeds"]
+    if seeds.min() < seeds.max():
         columns.append(number("Seeds", "seeds", wording.mean_count))
     columns += [
         number(metric.title, "score", metric.text),
@@ -37,33 +40,30 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
 
 def difference_to(other: str, metric: Metric) -> TableColumn:
     """The column of differences to a method: gains, where more is better."""
-    return number(
-        f"{'Gain over' if metric.sign > 0 else 'Difference from'} {other}",
-        f"to_{other}",
-        metric.difference,
-    )
+    title = f"Gain over {other}" if metric.sign > 0 else f"Difference from {other}"
+    return number(title, f"to_{other}", metric.difference)
 
 
 def client_table(content: ReportContent, method: str) -> Table | None:
     """The clients with one method; None where it has no score of clients that all seeds have."""
     scores = content.client_scores
-    own = scores[scores["method"] == method] if len(scores) else scores
-    if own.empty:
+    of_method = scores[scores["method"] == method] if len(scores) else scores
+    if of_method.empty:
         return None
-    seeds = wording.plural(int(own["seeds"].max()), "seed")
+    seeds = wording.plural(int(of_method["seeds"].max()), "seed")
     return Table.of(
         f"Every client with {method}, mean over {seeds}",
-        _filled(client_columns(content), own),
-        rows(own),
+        _with_values(client_columns(content), of_method),
+        rows(of_method),
     )
 
 
 def clients_of_best(content: ReportContent) -> list[Table]:
     """The table of the clients with the best candidate, or with the baseline; none for many clients."""
-    if content.clients["client"].nunique() > MOST_CLIENTS:
+    if content.clients["client"].nunique() > MAX_LISTED_CLIENTS:
         return []
-    found = client_table(content, content.decision.leader)
-    return [] if found is None else [found]
+    table = client_table(content, content.decision.leader)
+    return [] if table is None else [table]
 
 
 def overview(content: ReportContent) -> list[Table]:
@@ -73,15 +73,17 @@ def overview(content: ReportContent) -> list[Table]:
 
 def client_tables(content: ReportContent) -> list[Table]:
     """The table of the clients with each method, that of the best candidate first."""
-    names = dict.fromkeys([content.decision.leader, *content.labels])
-    return [table for name in names if (table := client_table(content, name)) is not None]
+    best_first = dict.fromkeys([content.decision.leader, *content.labels])
+    tables = [client_table(content, name) for name in best_first]
+    return [table for table in tables if table is not None]
 
 
-def _filled(columns: list[TableColumn], table: pd.DataFrame) -> list[TableColumn]:
+def _with_values(columns: list[TableColumn], table: pd.DataFrame) -> list[TableColumn]:
     """The columns that have a number in some row, and those of text."""
-    made = [(column, [column.cell(row) for row in rows(table)]) for column in columns]
-    return [
-        c
-        for c, cells in made
-        if any(not cell.numeric or cell.value == cell.value for cell in cells)
-    ]
+    shown = []
+    for column in columns:
+        cells = [column.cell(row) for row in rows(table)]
+        # NaN is not equal to itself
+        if any(not cell.numeric or cell.value == cell.value for cell in cells):
+            shown.append(column)
+    return shown

@@ -1,4 +1,4 @@
-"""The content of a report: the tables and facts of a comparison, checked for consistency."""
+"""The content of a report: the tables of a comparison and its details, checked for consistency."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ from functools import cached_property
 import pandas as pd
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.columns import TEST, USED, Column, Columns
+from unalike.metrics.columns import IN_USE, TEST, Column, Columns
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting.decision import Decision, decide
 from unalike.reporting.failed_training import nothing_learned, trivially_personal
@@ -22,7 +22,7 @@ from unalike.statistics.sampling import (
     SPLITS,
     TRAINING,
     UNKNOWN,
-    SharedFacts,
+    SharedDetails,
 )
 from unalike.statistics.scores import in_order
 from unalike.statistics.summary import scores_by_seed, summary
@@ -33,7 +33,7 @@ MODELS = {
     "clients": "shared model",
     "personal": "personal models",
     "local": "models after local training",
-    USED: "models in use",
+    IN_USE: "models in use",
 }
 """Protocol -> the models that it scores, on the clients' test data unless the text says otherwise.
 
@@ -62,8 +62,8 @@ class MethodResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportContent(SharedFacts):
-    """Everything that a report shows: the facts that its folder keeps, and these tables.
+class ReportContent(SharedDetails):
+    """Everything that a report shows: the details that its folder keeps, and these tables.
 
     * `rounds`: `method seed` and the columns of `History.rounds`.
     * `clients`: `method seed` and the columns of `History.clients`, one row per method, seed and client.
@@ -95,20 +95,32 @@ class ReportContent(SharedFacts):
     own_metric: Metric | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self._check()
+        for name in ("rounds", "clients"):
+            self._set(name, in_order(getattr(self, name), self.labels))
+        # personal models are compared with shared ones by columns of both
+        if self.deciding_protocol == IN_USE:
+            self._add_models_in_use()
+        # after that, so that it is taken across the scores of the models in use
+        if self.across != POOLED_SCORE:
+            self._score_across_clients()
+
+    def _check(self) -> None:
+        """Raise `UnalikeError` if the tables are not consistent."""
         _check_labels(self.labels, self.baseline)
         _check_table(
             "rounds",
             self.rounds,
-            ["method", "seed", "round"],
-            ["seconds", "bytes_down", "bytes_up"],
-            self.labels,
+            key=["method", "seed", "round"],
+            others=["seconds", "bytes_down", "bytes_up"],
+            labels=self.labels,
         )
         _check_table(
             "clients",
             self.clients,
-            ["method", "seed", "client"],
-            ["n_train", "n_test"],
-            self.labels,
+            key=["method", "seed", "client"],
+            others=["n_train", "n_test"],
+            labels=self.labels,
         )
         for name, table in (("rounds", self.rounds), ("clients", self.clients)):
             if self.metric.name not in table:
@@ -116,35 +128,36 @@ class ReportContent(SharedFacts):
                     f"the {name} table has no {self.metric.name}, by which the methods are compared"
                 )
         if self.target is not None and not self.metric.low <= self.target <= self.metric.high:
-            expected = (
-                "a share such as 0.8"
-                if self.metric.percent
-                else f"a number from {self.metric.low:g} to {self.metric.high:g}"
-            )
+            expected = f"a number from {self.metric.low:g} to {self.metric.high:g}"
+            if self.metric.percent:
+                expected = "a share such as 0.8"
             raise UnalikeError(
                 f"target={self.target:g} is not a possible {self.metric.word}; expected {expected}"
             )
-        for name in ("rounds", "clients"):
-            object.__setattr__(self, name, in_order(getattr(self, name), self.labels))
-        if self.decisive == USED:
-            personal, columns = self.personal, self.columns
-            for name in ("rounds", "clients", "client_rounds", "resampled"):
-                table = getattr(self, name)
-                used = None if table is None else with_models_in_use(table, personal, columns)
-                object.__setattr__(self, name, used)
-            object.__setattr__(self, "columns", columns.with_used())
-        if self.across != POOLED_SCORE:
-            rounds, columns = scored_across(
-                self.across, self.rounds, self.client_rounds, self.columns
-            )
-            made = {
-                "pooled_rounds": self.rounds,
-                "own_metric": self.metric,
-                "rounds": rounds,
-                "columns": columns,
-            }
-            for name, value in (made | {"resampled": None}).items():
-                object.__setattr__(self, name, value)
+
+    def _add_models_in_use(self) -> None:
+        """Add columns of the models in use to every table of scores."""
+        personal = self.personal
+        columns = self.columns
+        for name in ("rounds", "clients", "client_rounds", "resampled"):
+            table = getattr(self, name)
+            if table is not None:
+                self._set(name, with_models_in_use(table, personal, columns))
+        self._set("columns", columns.with_models_in_use())
+
+    def _score_across_clients(self) -> None:
+        """Put scores across the clients in the place of those of pooled samples, which are kept in `pooled_rounds`."""
+        rounds, columns = scored_across(self.across, self.rounds, self.client_rounds, self.columns)
+        self._set("pooled_rounds", self.rounds)
+        self._set("own_metric", self.metric)
+        self._set("rounds", rounds)
+        self._set("columns", columns)
+        # test samples were resampled for the pooled score alone
+        self._set("resampled", None)
+
+    def _set(self, name: str, value: object) -> None:
+        """Set a field of this frozen content while it is made."""
+        object.__setattr__(self, name, value)
 
     @property
     def labels(self) -> list[str]:
@@ -161,27 +174,37 @@ class ReportContent(SharedFacts):
         """The rules by which the methods are judged."""
         references = {method.label: method.reference for method in self.methods if method.reference}
         return Rules(
-            self.baseline, references, self.smallest_effect, self.looks, self.sampling.overlap
+            baseline=self.baseline,
+            references=references,
+            smallest_effect=self.smallest_effect,
+            looks=self.looks,
+            overlap=self.sampling.overlap,
         )
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per method and protocol (`statistics.summary.summary`); a score over the worst tenth is `worst_decile`, too."""
         table = summary(self.rounds, self.clients, self.columns, self.rules, self.resampled)
-        return (
-            table.assign(worst_decile=table[self.metric.name]) if self.across == "worst" else table
-        )
+        if self.across == "worst":
+            table = table.assign(worst_decile=table[self.metric.name])
+        return table
 
     @property
     def about(self) -> str:
         """The subject of the intervals: the draws of the seeds besides training runs, and the samples that they share."""
-        seeds, count = len(self.seeds), self.clients["client"].nunique()
-        clients = "this client" if count == 1 else f"these {count} clients"
+        seeds = len(self.seeds)
         if seeds == 1:
             return "One seed: there is no interval."
-        column = self.columns.get(self.decisive)
-        fixed = self.resampled is not None and column is not None and column.name in self.resampled
-        drawn = {
+        count = self.clients["client"].nunique()
+        clients = "this client" if count == 1 else f"these {count} clients"
+        others_like = "this one" if count == 1 else f"these {count}"
+        column = self.columns.get(self.deciding_protocol)
+        is_resampled = (
+            self.resampled is not None and column is not None and column.name in self.resampled
+        )
+
+        # what other draws an interval speaks of, and how the seeds drew them
+        draws = {
             PARTITIONS: (
                 "other partitions of this data set",
                 f"{seeds} seeds with a partition each",
@@ -192,51 +215,60 @@ class ReportContent(SharedFacts):
             ),
             SPLITS: (f"other samples of {clients}", f"{seeds} redrawn splits"),
             OWNERS: (
-                "other clients like " + ("this one" if count == 1 else f"these {count}"),
+                f"other clients like {others_like}",
                 f"{seeds} seeds, each tests clients that it leaves out of training",
             ),
-            TRAINING: (
-                "" if fixed else "this test set only:",
-                f"{seeds} seeds on the same samples",
-            ),
+            TRAINING: ("this test set only:", f"{seeds} seeds on the same samples"),
             UNKNOWN: ("", f"{seeds} seeds; what they share was not recorded"),
         }
-        subject, how = drawn[self.sampling.redrawn]
+        subject, how = draws[self.sampling.redrawn]
         if self.sampling.folds is not None:
             how = f"{seeds} folds of repeated {self.sampling.folds}-fold cross-validation"
-        if fixed:
-            tests = "other test samples" + ("" if self.decisive == "server" else f" of {clients}")
-            subject = ", ".join(filter(None, [subject, tests]))
+
+        # resampled test samples stand for others, which the seeds themselves do not draw
+        if is_resampled:
+            if self.sampling.redrawn == TRAINING:
+                subject = ""
+            tests = "other test samples"
+            if self.deciding_protocol != "server":
+                tests += f" of {clients}"
+            subject = f"{subject}, {tests}" if subject else tests
             how += ", the test samples resampled"
-        joint = "" if not subject else " " if subject.endswith(":") else " and "
-        return f"Interval: {subject}{joint}other training runs; {how}."
+
+        if subject:
+            subject += " " if subject.endswith(":") else " and "
+        return f"Interval: {subject}other training runs; {how}."
 
     @property
     def smallest_difference(self) -> float:
-        """The smallest difference of interest under the decisive protocol; NaN if the baseline has no score there."""
-        scores = self.scored(self.decisive).set_index("method")[self.metric.name]
+        """The smallest difference of interest under the deciding protocol; NaN if the baseline has no score there."""
+        scores = self.scores_of(self.deciding_protocol).set_index("method")[self.metric.name]
         return self.rules.effect(self.metric, float(scores.get(self.baseline, math.nan)))
 
     @cached_property
     def decision(self) -> Decision:
         """The decision that the results support, by the models that clients use, with the clients that lose by it."""
-        found = self._decided(self.decisive, self.scored(self.decisive))
-        return replace(found, losers=self._losers(found))
+        decision = self._decide(self.deciding_protocol, self.scores_of(self.deciding_protocol))
+        return replace(decision, losers=self._losers(decision))
 
-    def _losers(self, found: Decision) -> dict[str, tuple[float, float, float]]:
+    def _losers(self, decision: Decision) -> dict[str, tuple[float, float, float]]:
         """The clients that lose with the best candidate, by more than the smallest effect of interest, the largest loss first."""
         table = self.client_scores
-        if not found.best or table.empty:
+        if not decision.best or table.empty:
             return {}
-        own = table[(table["method"] == found.best) & ~table["client"].isin([MEAN, POOLED])]
-        loss = -self.metric.sign * own[f"to_{self.baseline}"]
-        lost = own.loc[
-            loss[loss >= self.smallest_difference].sort_values(ascending=False, kind="stable").index
-        ]
-        ends = [f"to_{self.baseline}{end}" for end in ("", "_low", "_high")]
+        is_client = ~table["client"].isin([MEAN, POOLED])
+        with_best = table[(table["method"] == decision.best) & is_client]
+        difference = f"to_{self.baseline}"
+        loss = -self.metric.sign * with_best[difference]
+        large = loss[loss >= self.smallest_difference]
+        large = large.sort_values(ascending=False, kind="stable")
         return {
-            str(row["client"]): (row[ends[0]], row[ends[1]], row[ends[2]])
-            for row in lost.to_dict("records")
+            str(row["client"]): (
+                row[difference],
+                row[f"{difference}_low"],
+                row[f"{difference}_high"],
+            )
+            for row in with_best.loc[large.index].to_dict("records")
         }
 
     @property
@@ -247,10 +279,8 @@ class ReportContent(SharedFacts):
     @property
     def compared_with(self) -> list[str]:
         """The methods that every client is compared with: the baseline, and training alone where it was run."""
-        return [
-            self.baseline,
-            *(m.label for m in self.methods if m.alone and m.label != self.baseline),
-        ]
+        alone = [method.label for method in self.methods if method.alone]
+        return [self.baseline, *(label for label in alone if label != self.baseline)]
 
     @cached_property
     def client_scores(self) -> pd.DataFrame:
@@ -258,31 +288,33 @@ class ReportContent(SharedFacts):
 
         Where pooled samples decide, the interval of their row is the one of the summary.
         """
-        column = self.columns.get(self.decisive)
+        column = self.columns.get(self.deciding_protocol)
         if column is None or not self.same_clients:
             return pd.DataFrame()
         rounds = self.rounds if self.pooled_rounds is None else self.pooled_rounds
         table = client_scores(rounds, self.clients, column, self.compared_with, self.rules)
         if table.empty or self.pooled_rounds is not None:
             return table
-        judged, pooled = self.scored(self.decisive).set_index("method"), table["client"] == POOLED
-        for end in ("low", "high"):  # one difference has one interval
-            table.loc[pooled, f"to_{self.baseline}_{end}"] = table["method"].map(
-                judged[f"ci_{end}"]
-            )
+        # one difference has one interval, on the page of clients as in the summary
+        by_method = self.scores_of(self.deciding_protocol).set_index("method")
+        is_pooled = table["client"] == POOLED
+        for end in ("low", "high"):
+            ends = table["method"].map(by_method[f"ci_{end}"])
+            table.loc[is_pooled, f"to_{self.baseline}_{end}"] = ends
         return table
 
     @cached_property
     def shared_decision(self) -> Decision:
         """The decision for one model that serves all clients."""
-        scored = self.scored(self.plain)
-        return self._decided(self.plain, scored[scored["method"].isin(self._ungrouped)])
+        table = self.scores_of(self.unprefixed_protocol)
+        with_one_model = table[table["method"].isin(self._ungrouped)]
+        return self._decide(self.unprefixed_protocol, with_one_model)
 
     @property
     def when_scored(self) -> str:
         """The round that the charts of single samples show, as captions say it."""
-        chosen = any(end["selected"] is not None for end in self.ends)
-        return "in the round that each run selected" if chosen else "after the last round"
+        is_selected = any(end["selected"] is not None for end in self.ends)
+        return "in the round that each run selected" if is_selected else "after the last round"
 
     @property
     def _ungrouped(self) -> list[str]:
@@ -291,44 +323,39 @@ class ReportContent(SharedFacts):
             label for label in self.labels if label == self.baseline or label not in self.grouped
         ]
 
-    def judged(self, protocol: str) -> list[str]:
+    def judged_methods(self, protocol: str) -> list[str]:
         """The methods that a protocol judges; beside the models in use, methods with groups have no shared model."""
-        return self.labels if protocol == self.decisive else self._ungrouped
+        return self.labels if protocol == self.deciding_protocol else self._ungrouped
 
-    def _decided(self, protocol: str, scored: pd.DataFrame) -> Decision:
-        found = decide(self.rounds, scored, self.columns, self.rules, protocol, self.resampled)
-        failed = nothing_learned(self.pooled(protocol), self.metric, self.classes)
-        if not failed and protocol == USED and self.personal:
-            failed = trivially_personal(self.label_counts)
+    def _decide(self, protocol: str, scores: pd.DataFrame) -> Decision:
+        """The decision from these rows of the summary, or the reason why scores like these decide nothing."""
+        decision = decide(self.rounds, scores, self.columns, self.rules, protocol, self.resampled)
+        reason = nothing_learned(self.pooled_scores_of(protocol), self.metric, self.classes)
+        if not reason and protocol == IN_USE and self.personal:
+            reason = trivially_personal(self.label_counts)
         if self.unfinished and len(self.labels) > 1:
-            failed = f"No decision yet: {self.unfinished} are finished."
-        return replace(found, choice="", reason=failed) if failed else found
+            reason = f"No decision yet: {self.unfinished} are finished."
+        return replace(decision, choice="", reason=reason) if reason else decision
 
-    def scored(self, protocol: str) -> pd.DataFrame:
+    def scores_of(self, protocol: str) -> pd.DataFrame:
         """The rows of the summary under a protocol, of the methods that it judges."""
-        return self.summary[
-            (self.summary["protocol"] == protocol)
-            & self.summary["method"].isin(self.judged(protocol))
-        ]
+        is_judged = self.summary["method"].isin(self.judged_methods(protocol))
+        return self.summary[(self.summary["protocol"] == protocol) & is_judged]
 
-    def pooled(self, protocol: str) -> pd.DataFrame:
+    def pooled_scores_of(self, protocol: str) -> pd.DataFrame:
         """The same with the scores of all test samples pooled, whatever score across the clients decides."""
-        table = self.scored(protocol)
+        table = self.scores_of(protocol)
         if self.pooled_rounds is None:
             return table
-        own = [
-            column
-            for column in self.columns.all
-            if (column.protocol, column.split) == (protocol, TEST)
-        ]
-        means = {c.metric.name: scores_by_seed(self.pooled_rounds, c) for c in own}
-        return table.assign(
-            **{
-                name: table["method"].map({m: s.mean() for m, s in found.items()})
-                for name, found in means.items()
-                if found
-            }
-        )
+        means = {}
+        for column in self.columns.all:
+            if (column.protocol, column.split) != (protocol, TEST):
+                continue
+            by_method = scores_by_seed(self.pooled_rounds, column)
+            if by_method:
+                mean_of = {method: scores.mean() for method, scores in by_method.items()}
+                means[column.metric.name] = table["method"].map(mean_of)
+        return table.assign(**means)
 
     @property
     def classes(self) -> int | None:
@@ -346,9 +373,9 @@ class ReportContent(SharedFacts):
         return self.metric if self.own_metric is None else self.own_metric
 
     @property
-    def plain(self) -> str:
+    def unprefixed_protocol(self) -> str:
         """The protocol of the columns without a prefix."""
-        return self.columns.plain
+        return self.columns.unprefixed_protocol
 
     @cached_property
     def personal(self) -> list[str]:
@@ -362,38 +389,36 @@ class ReportContent(SharedFacts):
 
     def model_kind(self, method: str, protocol: str) -> str:
         """The models of a method that a protocol scores, in one word: `shared`, `group` or `personal`."""
-        scored = (
-            ("personal" if method in self.personal else self.plain)
-            if protocol == USED
-            else protocol
-        )
-        kind = MODELS[scored].partition(" model")[0]
+        if protocol == IN_USE:
+            protocol = "personal" if method in self.personal else self.unprefixed_protocol
+        kind = MODELS[protocol].partition(" model")[0]
         return "group" if kind == "shared" and method in self.grouped else kind
 
     @cached_property
-    def decisive(self) -> str:
+    def deciding_protocol(self) -> str:
         """The protocol that decides: that of the models in use."""
         return protocol_in_use(self.rounds, self.columns)
 
     @property
-    def decisive_column(self) -> Column:
+    def deciding_column(self) -> Column:
         """The column of `rounds` whose scores decide."""
-        return self.scores[self.decisive]
+        return self.scores[self.deciding_protocol]
 
     @property
     def scores(self) -> dict[str, Column]:
-        """Protocol -> the column of its score, for the protocols that have one in `rounds`; the decisive one first."""
-        found = {
+        """Protocol -> the column of its score, for the protocols that have one in `rounds`; the deciding one first."""
+        columns = {
             column.protocol: column for column in self.columns.scores if column.name in self.rounds
         }
-        return {
-            name: found[name] for name in dict.fromkeys((self.decisive, *found)) if name in found
-        }
+        deciding_first = dict.fromkeys((self.deciding_protocol, *columns))
+        return {name: columns[name] for name in deciding_first if name in columns}
 
     @property
-    def tabled(self) -> list[str]:
+    def protocols_with_tables(self) -> list[str]:
         """The protocols that have tables: all but `personal` where `used` has the same scores beside those of other methods."""
-        return [name for name in self.scores if (name, self.decisive) != ("personal", USED)]
+        return [
+            name for name in self.scores if (name, self.deciding_protocol) != ("personal", IN_USE)
+        ]
 
     @property
     def seeds(self) -> list[int]:
@@ -433,5 +458,5 @@ def _check_table(
         )
     twice = table[table.duplicated(key)]
     if len(twice):
-        found = ", ".join(f"{column} {twice.iloc[0][column]}" for column in key)
-        raise UnalikeError(f"the {name} table has {found} twice; expected one row for each")
+        first = ", ".join(f"{column} {twice.iloc[0][column]}" for column in key)
+        raise UnalikeError(f"the {name} table has {first} twice; expected one row for each")

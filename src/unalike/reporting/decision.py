@@ -27,7 +27,7 @@ from unalike.statistics.verdicts import (
 
 FEW_SEEDS = 3
 """With so few seeds, nobody knows yet that no number of seeds settles a decision."""
-MOST_LOSERS = 3
+MAX_NAMED_LOSERS = 3
 """Most clients that a decision names."""
 
 
@@ -118,125 +118,125 @@ class Decision:
     def __str__(self) -> str:
         if self.reason:
             return self.reason
-        return " ".join(
-            filter(
-                None,
-                (self._verdict(), self._losses(), self._chances(), self._costs(), self._outlook()),
-            )
+        sentences = (
+            self._verdict(),
+            self._losses(),
+            self._chances(),
+            self._costs(),
+            self._outlook(),
         )
+        return " ".join(filter(None, sentences))
 
     def _verdict(self) -> str:
-        found = self.verdicts[self.best]
+        """The method to use, with its gain."""
+        verdict = self.verdicts[self.best]
         gain = f"{self.metric.difference(self.difference)} of {self.metric.word} compared with {self.baseline}"
-        several = len(self.verdicts) > 1 and found not in (EQUAL, WORSE)
-        between = f"{wording.confidence(self.level)} interval " + (
-            f"{self.metric.interval(*self.adjusted_interval)}, adjusted for the choice among {len(self.verdicts)} candidates; "
-            f"shrunken estimate {self.metric.difference(self.shrunken)}"
-            if several
-            else self.metric.interval(*self.interval)
-        )
-        measured = f"{gain} ({between})"
+        measured = f"{gain} ({self._interval()})"
         ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         if self.choice == self.best:
-            use = (
-                "Use"
-                if math.isnan(self.epsilon)
-                else f"At epsilon {wording.significant(self.epsilon, digits=2)}, use"
-            )
+            use = "Use"
+            if not math.isnan(self.epsilon):
+                use = f"At epsilon {wording.significant(self.epsilon, digits=2)}, use"
             return f"{use} {self.best}: {self.metric.text(self.score)}, {measured}, {ahead}."
-        if found in (EQUAL, WORSE):
+        if verdict in (EQUAL, WORSE):
             keep = "Keep" if self.choice else "For now, keep"
-            return (
-                f"{keep} {self.baseline}: the best candidate, {self.best}, is {found}: {measured}."
-            )
+            return f"{keep} {self.baseline}: the best candidate, {self.best}, is {verdict}: {measured}."
         none = f"Undecided: no candidate is shown to be better than {self.baseline}"
         if self.is_behind:
             return f"{none}, and on average none is. The best of them, {self.best}, is behind: {measured}, {ahead}."
         return f"{none}. {self.best} comes closest: {measured}, {ahead}."
 
+    def _interval(self) -> str:
+        """The interval of the difference; the best of several, which luck may have made the best, has the adjusted one."""
+        level = wording.confidence(self.level)
+        is_best_of_several = len(self.verdicts) > 1
+        if not is_best_of_several or self.verdicts[self.best] in (EQUAL, WORSE):
+            return f"{level} interval {self.metric.interval(*self.interval)}"
+        return (
+            f"{level} interval {self.metric.interval(*self.adjusted_interval)}, adjusted for the choice among "
+            f"{len(self.verdicts)} candidates; shrunken estimate {self.metric.difference(self.shrunken)}"
+        )
+
     def _losses(self) -> str:
         """The clients that lose, with their differences."""
         if not self.losers or self.verdicts[self.best] in (EQUAL, WORSE):
             return ""
-        shown, texts = list(self.losers.items())[:MOST_LOSERS], []
-        for name, (d, *ends) in shown:
-            between = "" if math.isnan(ends[0]) else f", {self.metric.interval(*ends)}"
-            texts.append(f"{name} ({self.metric.difference(d)}{between})")
-        more = len(self.losers) - MOST_LOSERS
+        losses = []
+        for name, (difference, low, high) in list(self.losers.items())[:MAX_NAMED_LOSERS]:
+            between = "" if math.isnan(low) else f", {self.metric.interval(low, high)}"
+            losses.append(f"{name} ({self.metric.difference(difference)}{between})")
+        more = len(self.losers) - MAX_NAMED_LOSERS
         rest = f" and {wording.plural(more, 'more client')}" if more > 0 else ""
-        lose = f"{wording.plural(len(self.losers), 'client')} {'loses' if len(self.losers) == 1 else 'lose'} with it"
-        return f"On average over the seeds, {lose}: {', '.join(texts)}{rest}."
+        clients = wording.plural(len(self.losers), "client")
+        lose = "loses" if len(self.losers) == 1 else "lose"
+        return f"On average over the seeds, {clients} {lose} with it: {', '.join(losses)}{rest}."
 
     def _chances(self) -> str:
-        if (
-            math.isnan(self.probability_best)
-            or self.is_behind
-            or self.verdicts[self.best] in (EQUAL, WORSE)
-        ):
+        """The probability that the best candidate is the best; empty where that is no question."""
+        is_no_question = self.is_behind or self.verdicts[self.best] in (EQUAL, WORSE)
+        if math.isnan(self.probability_best) or is_no_question:
             return ""
         methods = wording.plural(len(self.verdicts), "candidate")
-        chance = (
-            wording.chance(self.probability_best)
-            .replace(">", "more than")
-            .replace("<", "less than")
-        )
+        chance = wording.chance(self.probability_best)
+        chance = chance.replace(">", "more than").replace("<", "less than")
         chances = (
             f"Among {methods} and {self.baseline}, it is the best with a probability of {chance}"
         )
-        beaten = [name for name, found in self.rivals.items() if found == WORSE]
-        if self.rivals and len(beaten) == len(self.rivals):
-            return f"{chances}; it is shown to be better than each {'of them' if self.choice == self.best else 'other candidate'}."
+        if self.rivals and all(verdict == WORSE for verdict in self.rivals.values()):
+            others = "of them" if self.choice == self.best else "other candidate"
+            return f"{chances}; it is shown to be better than each {others}."
         return f"{chances}."
 
     def _costs(self) -> str:
+        """What the choice costs, and which methods are as good and cheaper."""
         if self.choice != self.best:
             return ""
-        known = {name: ratio for name, ratio in self.cost.items() if math.isfinite(ratio)}
-        texts = [f"{_ratio(ratio)} {name}" for name, ratio in known.items()]
-        own = f"It costs {wording.listing(texts)} of {self.baseline}." if texts else ""
-        others = [f"{name} ({_ratio(ratio)} bytes)" for name, ratio in self.cheaper.items()]
-        return (
-            f"{own} Practically equal and cheaper: {wording.listing(others)}.".strip()
-            if others
-            else own
-        )
+        sentences = []
+        ratios = [
+            f"{_ratio(ratio)} {name}" for name, ratio in self.cost.items() if math.isfinite(ratio)
+        ]
+        if ratios:
+            sentences.append(f"It costs {wording.listing(ratios)} of {self.baseline}.")
+        cheaper = [f"{name} ({_ratio(ratio)} bytes)" for name, ratio in self.cheaper.items()]
+        if cheaper:
+            sentences.append(f"Practically equal and cheaper: {wording.listing(cheaper)}.")
+        return " ".join(sentences)
 
     def _outlook(self) -> str:
+        """What is still open, and how many seeds would settle it."""
         if self.settles == 0 or not self.best:
             return ""
-        rivals = [name for name in self.open if name != self.best]
+        still_open = ""
         if self.choice == self.best:
-            told = f"It is not told apart from {wording.few(rivals)}"
+            rivals = [name for name in self.open if name != self.best]
+            still_open = f"It is not told apart from {wording.few(rivals)}"
+        elif self.open != (self.best,):
+            still_open = f"Still open: {wording.few(list(self.open))}"
+
+        # where seeds share samples, no number of seeds may be enough
+        is_limited = self.settles == MOST_NEEDED and self.samples_limit
+        if self.settles is None or (is_limited and self.seeds <= FEW_SEEDS):
+            return f"{still_open}." if still_open else ""
+        if is_limited:
+            more_samples = "More seeds will not settle that: more samples would."
+            return f"{still_open}. {more_samples}" if still_open else more_samples
+
+        if self.settles < MOST_NEEDED / 5:
+            seeds = f"about {wording.plural(self.settles, 'more seed')}"
         else:
-            told = (
-                "" if self.open == (self.best,) else f"Still open: {wording.few(list(self.open))}"
-            )
-        limited = self.settles == MOST_NEEDED and self.samples_limit
-        if self.settles is None or (limited and self.seeds <= FEW_SEEDS):
-            return f"{told}." if told else ""
-        if limited:
-            few = "More seeds will not settle that: more samples would."
-            return f"{told}. {few}" if told else few
-        more = wording.plural(self.settles, "more seed")
-        about = (
-            f"about {more}"
-            if self.settles < MOST_NEEDED / 5
-            else f"hundreds of seeds (about {self.settles})"
-        )
-        return (
-            f"{told}; {about} would settle that."
-            if told
-            else f"{wording.capital(about)} would settle it."
-        )
+            seeds = f"hundreds of seeds (about {self.settles})"
+        if still_open:
+            return f"{still_open}; {seeds} would settle that."
+        return f"{wording.capital(seeds)} would settle it."
 
 
 def _ratio(ratio: float) -> str:
     """A share of a cost: `no`, `the same`, `2 times the`."""
     if ratio == 0:
         return "no"
-    return (
-        "the same" if abs(ratio - 1) < 0.05 else f"{wording.significant(ratio, digits=2)} times the"
-    )
+    if abs(ratio - 1) < 0.05:
+        return "the same"
+    return f"{wording.significant(ratio, digits=2)} times the"
 
 
 def decide(
@@ -252,47 +252,82 @@ def decide(
     scored = table[table["protocol"] == protocol].set_index("method")
     candidates = scored[scored["role"] == CANDIDATE]
     compared = candidates[candidates["difference"].map(math.isfinite)]
-    models = "shared model" if protocol == columns.plain else "model"
     reason = _nothing_to_decide(
-        scored, candidates, compared, rules.baseline, models, rounds["method"].nunique()
+        scored,
+        candidates,
+        compared,
+        baseline=rules.baseline,
+        models="shared model" if protocol == columns.unprefixed_protocol else "model",
+        methods=rounds["method"].nunique(),
     )
     if reason and compared.empty:
         return Decision(rules.baseline, metric, reason=reason, protocol=protocol)
+
+    # the best candidate, against the baseline and against the other candidates
     best = str((metric.sign * compared["difference"]).idxmax())
-    row, base = scored.loc[best].to_dict(), scored.loc[rules.baseline].to_dict()
+    row = scored.loc[best].to_dict()
+    base = scored.loc[rules.baseline].to_dict()
     smallest = rules.effect(metric, float(base[metric.name]))
-    found = {str(name): str(word) for name, word in compared["verdict"].items()}
+    against_baseline = {str(name): str(word) for name, word in compared["verdict"].items()}
     column = columns.get(protocol)
     assert column is not None
     by_seed = scores_by_seed(rounds, column)
     draws = draws_of(resampled, column)
-    rivals, rival_tests = _rivals(by_seed, draws, best, list(found), rules, metric, smallest)
-    open_ = _open(best, found, rivals)
+    rivals, rival_tests = _rivals(
+        by_seed, draws, best, list(against_baseline), rules, metric, smallest
+    )
+    still_open = _open(best, against_baseline, rivals)
+
+    # how many more seeds would settle what is open
     family = max(1, int(candidates["p"].notna().sum()))
-    own = _tests(by_seed, draws, [rules.baseline, *found], rules, metric, rules.level / family)
-    against_base = partial(
-        _needs, own, smallest=smallest, level=rules.level / family, overlap=rules.overlap
+    level_of_family = rules.level / family
+    baseline_tests = _tests(
+        by_seed,
+        draws,
+        [rules.baseline, *against_baseline],
+        rules=rules,
+        metric=metric,
+        level=level_of_family,
     )
-    against_best = partial(
-        _needs, rival_tests, smallest=smallest, level=rules.level, overlap=rules.overlap
+    seeds_against_baseline = partial(
+        _more_seeds,
+        baseline_tests,
+        smallest=smallest,
+        level=level_of_family,
+        overlap=rules.overlap,
     )
-    if found[best] == BETTER:
-        needs = against_best(open_)
-    elif (
-        found[best] == UNDECIDED and abs(row["difference"]) >= smallest
-    ):  # more seeds will most likely show it to be better
-        needs = against_base([best]) + against_best(_open(best, found | {best: BETTER}, rivals))
+    seeds_against_best = partial(
+        _more_seeds, rival_tests, smallest=smallest, level=rules.level, overlap=rules.overlap
+    )
+    if against_baseline[best] == BETTER:
+        more_seeds = seeds_against_best(still_open)
+    elif against_baseline[best] == UNDECIDED and abs(row["difference"]) >= smallest:
+        # more seeds will most likely show it to be better, and then its rivals are open
+        open_then = _open(best, against_baseline | {best: BETTER}, rivals)
+        more_seeds = seeds_against_baseline([best]) + seeds_against_best(open_then)
     else:
-        needs = against_base(open_)
+        more_seeds = seeds_against_baseline(still_open)
+    settles: int | None = 0
+    if still_open:
+        settles = max(more_seeds) if more_seeds else None
+
+    choice = "" if still_open else rules.baseline
+    if against_baseline[best] == BETTER:
+        choice = best
+    traffic = row["mb_down"] + row["mb_up"]
+    traffic_of_baseline = base["mb_down"] + base["mb_up"]
     return Decision(
         baseline=rules.baseline,
         metric=metric,
         best=best,
-        choice=best if found[best] == BETTER else "" if open_ else rules.baseline,
+        choice=choice,
         score=float(row[metric.name]),
         difference=float(row["difference"]),
         interval=(float(row["ci_low"]), float(row["ci_high"])),
-        adjusted_interval=(float(own["ci_low"][best]), float(own["ci_high"][best])),
+        adjusted_interval=(
+            float(baseline_tests["ci_low"][best]),
+            float(baseline_tests["ci_high"][best]),
+        ),
         shrunken=float(row["shrunken"]),
         level=rules.level,
         smallest_effect=smallest,
@@ -300,15 +335,15 @@ def decide(
         seeds_won=int(row["won"]),
         probability_best=float(row["probability_best"]),
         cost={
-            "bytes": _divided(row["mb_down"] + row["mb_up"], base["mb_down"] + base["mb_up"]),
+            "bytes": _divided(traffic, traffic_of_baseline),
             "seconds": _divided(row["seconds"], base["seconds"]),
         },
-        verdicts=found,
+        verdicts=against_baseline,
         rivals=rivals,
         cheaper=_cheaper(scored, best, rivals),
-        open=open_,
-        settles=0 if not open_ else max(needs) if needs else None,
-        contenders=(rules.baseline, best, *(name for name in _contenders(best, found, rivals))),
+        open=still_open,
+        settles=settles,
+        contenders=(rules.baseline, best, *_contenders(best, against_baseline, rivals)),
         reason=reason,
         protocol=protocol,
         epsilon=float(row.get("epsilon", math.nan)),
@@ -352,9 +387,13 @@ def _tests(
     level: float,
 ) -> pd.DataFrame:
     """The tests of the methods against the first of them, with the variance that their test samples add (`sampling`)."""
-    d = difference_table({name: by_seed[name] for name in methods}, methods[0])
-    variances = sampling_variances(draws, methods[0], methods[1:])
-    return family_tests(d, metric.sign, level, rules.overlap, variances).assign(sampling=variances)
+    first, *others = methods
+    differences = difference_table({name: by_seed[name] for name in methods}, first)
+    variances = sampling_variances(draws, first, others)
+    tests = family_tests(
+        differences, sign=metric.sign, level=level, overlap=rules.overlap, sampling=variances
+    )
+    return tests.assign(sampling=variances)
 
 
 def _rivals(
@@ -373,8 +412,14 @@ def _rivals(
     """
     others = [name for name in candidates if name != best]
     tests = _tests(by_seed, draws, [best, *others], rules, metric, rules.level)
-    gain, low, high = (metric.sign * tests[name] for name in ("difference", "ci_low", "ci_high"))
-    words = verdicts(gain, low, high, tests["p"], rules.level, smallest)
+    words = verdicts(
+        gain=metric.sign * tests["difference"],
+        low=metric.sign * tests["ci_low"],
+        high=metric.sign * tests["ci_high"],
+        p=tests["p"],
+        level=rules.level,
+        smallest=smallest,
+    )
     return dict(zip(others, map(str, words))), tests
 
 
@@ -387,36 +432,47 @@ def _cheaper(scored: pd.DataFrame, best: str, rivals: Mapping[str, str]) -> dict
     return {name: share for name, share in shares.items() if share < 0.95}
 
 
-def _open(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> tuple[str, ...]:
+def _open(
+    best: str, against_baseline: Mapping[str, str], rivals: Mapping[str, str]
+) -> tuple[str, ...]:
     """The methods whose comparison is not decided and matters: with the best if it is better, else with the baseline."""
-    if found[best] == BETTER:
-        return tuple(
-            name for name, word in rivals.items() if word == UNDECIDED and found[name] != WORSE
-        )
-    return tuple(
-        name for name, word in found.items() if word == UNDECIDED and rivals.get(name) != WORSE
-    )
+    still_open = []
+    if against_baseline[best] == BETTER:
+        for name, word in rivals.items():
+            if word == UNDECIDED and against_baseline[name] != WORSE:
+                still_open.append(name)
+    else:
+        for name, word in against_baseline.items():
+            if word == UNDECIDED and rivals.get(name) != WORSE:
+                still_open.append(name)
+    return tuple(still_open)
 
 
-def _contenders(best: str, found: Mapping[str, str], rivals: Mapping[str, str]) -> list[str]:
+def _contenders(
+    best: str, against_baseline: Mapping[str, str], rivals: Mapping[str, str]
+) -> list[str]:
     """Candidates that may still turn out best and are not yet shown to be equal to it."""
-    return [
-        name
-        for name, word in rivals.items()
-        if WORSE not in (word, found[name]) and UNDECIDED in (word, found[name])
-    ]
+    contenders = []
+    for name, word in rivals.items():
+        words = (word, against_baseline[name])
+        if WORSE not in words and UNDECIDED in words:
+            contenders.append(name)
+    return contenders
 
 
-def _needs(
+def _more_seeds(
     tests: pd.DataFrame, names: Sequence[str], smallest: float, level: float, overlap: float
 ) -> list[int]:
     """For each method that can be tested, about how many more seeds would decide its comparison; `MOST_NEEDED` also for never."""
     known = tests.loc[list(names), ["difference", "sd", "sampling", "pairs"]].dropna(subset=["sd"])
-    needed = [
-        (seeds_needed(d, sd, smallest, level, overlap, extra), pairs)
-        for d, sd, extra, pairs in known.to_numpy(float)
-    ]
-    return [n if n == MOST_NEEDED else max(1, n - int(pairs)) for n, pairs in needed]
+    more_seeds = []
+    for difference, sd, sampling, pairs in known.to_numpy(float):
+        needed = seeds_needed(
+            difference, sd, smallest=smallest, level=level, overlap=overlap, sampling=sampling
+        )
+        is_never = needed == MOST_NEEDED
+        more_seeds.append(needed if is_never else max(1, needed - int(pairs)))
+    return more_seeds
 
 
 def _divided(value: float, base: float) -> float:

@@ -36,32 +36,32 @@ def export(parts: Parts, format: str) -> str:
 
 def export_clients(parts: Parts, format: str) -> str:
     """The scores of all clients with every method as one text. Raises `UnalikeError` for another format, or if none has any."""
-    found = [(partition, content) for partition, content in parts if len(content.client_scores)]
-    if not found:
+    with_scores = [(name, content) for name, content in parts if len(content.client_scores)]
+    if not with_scores:
         raise UnalikeError(
             "no comparison has the same clients under all seeds, so no client has a score over the seeds"
         )
     if format == "csv":
-        rows = pd.concat(
-            [content.client_scores.assign(partition=partition) for partition, content in found]
-        )
-        return str(
-            rows[["partition", *rows.columns.drop("partition")]].to_csv(
-                index=False, lineterminator="\n"
-            )
-        )
+        tables = []
+        for name, content in with_scores:
+            table = content.client_scores
+            tables.append(table.assign(partition=name)[["partition", *table.columns]])
+        return str(pd.concat(tables).to_csv(index=False, lineterminator="\n"))
     if format not in TABLES:
         raise unknown("format", format, ["csv", *TABLES])
-    return TABLES[format]((f"{name} clients", _clients(name, content)) for name, content in found)
+    return TABLES[format](
+        (f"{name} clients", _clients(name, content)) for name, content in with_scores
+    )
 
 
 def _markdown(tables: Iterable[tuple[str, Table]]) -> str:
-    return "\n\n".join(f"{table.caption}\n\n{markdown(table)}" for _, table in tables) + "\n"
+    texts = [f"{table.caption}\n\n{markdown(table)}" for _, table in tables]
+    return "\n\n".join(texts) + "\n"
 
 
 def _latex(tables: Iterable[tuple[str, Table]]) -> str:
-    written = [latex(table, f"tab:{slug(name)}") for name, table in tables]
-    return "\n\n".join(["% needs \\usepackage{booktabs}", *written]) + "\n"
+    texts = [latex(table, f"tab:{slug(name)}") for name, table in tables]
+    return "\n\n".join(["% needs \\usepackage{booktabs}", *texts]) + "\n"
 
 
 TABLES: dict[str, Callable[[Iterable[tuple[str, Table]]], str]] = {
@@ -73,29 +73,29 @@ TABLES: dict[str, Callable[[Iterable[tuple[str, Table]]], str]] = {
 def _tables(parts: Parts) -> Iterator[tuple[str, Table]]:
     """A name and a table for a paper, for each partition and protocol."""
     for partition, content in parts:
-        seeds, level = (
-            wording.plural(len(content.seeds), "seed"),
-            wording.confidence(content.rules.level),
-        )
+        seeds = wording.plural(len(content.seeds), "seed")
+        level = wording.confidence(content.rules.level)
         rule = scoring_rule(content.rounds, content.columns).capitalize()
-        for protocol in filter(lambda protocol: len(content.scored(protocol)), content.tabled):
+        for protocol in content.protocols_with_tables:
+            scores = content.scores_of(protocol)
+            if scores.empty:
+                continue
             caption = (
                 f"{wording.capital(partition)}: {content.metric.word} of the {MODELS[protocol]}, mean ± sd over {seeds}, "
                 f"the best in bold. Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, "
                 f"corrected by Holm. {rule}. {content.about}"
             )
-            table = Table.of(
-                caption, paper_columns(content, protocol), rows(content.scored(protocol))
-            )
+            table = Table.of(caption, paper_columns(content, protocol), rows(scores))
             yield f"{partition} {protocol}", table
 
 
 def _clients(partition: str, content: ReportContent) -> Table:
     """The scores of all clients with every method."""
+    seeds = wording.plural(len(content.seeds), "seed")
+    level = wording.confidence(content.rules.level)
     caption = (
-        f"{wording.capital(partition)}: {content.metric_of_clients.word} of each client with its model in use, mean over "
-        f"{wording.plural(len(content.seeds), 'seed')}. {wording.confidence(content.rules.level)} intervals are of each row by "
-        f"itself. {content.about}"
+        f"{wording.capital(partition)}: {content.metric_of_clients.word} of each client with its model in use, mean over {seeds}. "
+        f"{level} intervals are of each row by itself. {content.about}"
     )
     return Table.of(caption, client_columns(content, methods=True), rows(content.client_scores))
 
@@ -106,13 +106,13 @@ def _csv(parts: Parts) -> str:
     ]
     table = pd.concat(tables, ignore_index=True).drop(columns="seconds")
     first = ["partition", "method", "protocol", "baseline"]
-    table = table[[*first, *(name for name in table if name not in first)]]
-    return str(table.to_csv(index=False, lineterminator="\n"))
+    others = [name for name in table if name not in first]
+    return str(table[first + others].to_csv(index=False, lineterminator="\n"))
 
 
 def _json(parts: Parts) -> str:
     """A list with one object per comparison; numbers that are not known are null."""
-    found = [
+    comparisons = [
         {
             "partition": partition,
             "about": content.about,
@@ -122,13 +122,15 @@ def _json(parts: Parts) -> str:
         }
         for partition, content in parts
     ]
-    return TypeAdapter(list[dict[str, Any]]).dump_json(found, indent=1).decode() + "\n"
+    return TypeAdapter(list[dict[str, Any]]).dump_json(comparisons, indent=1).decode() + "\n"
 
 
-def _decision(found: Decision) -> dict[str, Any]:
+def _decision(decision: Decision) -> dict[str, Any]:
     """A decision in words and its fields: the metric without its formula, the cost without times."""
-    cost = {name: ratio for name, ratio in found.cost.items() if name == "bytes"}
-    return {"text": str(found)} | asdict(found) | {"metric": found.metric.facts, "cost": cost}
+    fields = {"text": str(decision)} | asdict(decision)
+    fields["metric"] = decision.metric.stored_fields
+    fields["cost"] = {name: ratio for name, ratio in decision.cost.items() if name == "bytes"}
+    return fields
 
 
 FORMATS: dict[str, Callable[[Parts], str]] = {

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from unalike.metrics.columns import Columns
+from unalike.metrics.columns import Column, Columns
 from unalike.metrics.failures import LESS_NOISE, LONGER, UNSCORED, ConstantPrediction, has_exploded
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
@@ -36,13 +36,14 @@ def trivially_personal(label_counts: pd.DataFrame | None) -> str:
     """
     if label_counts is None or len(label_counts.columns) < 2:
         return ""
-    held = (label_counts > 0).sum(axis=1)
-    single = (held == 1).sum()
-    if not single or 2 * single < (held > 0).sum():
+    classes_of_client = (label_counts > 0).sum(axis=1)
+    single = (classes_of_client == 1).sum()
+    with_samples = (classes_of_client > 0).sum()
+    if not single or 2 * single < with_samples:
         return ""
     return (
-        f"No decision: {single} of {len(held)} clients train on one class each, where a personal model is right if it always "
-        "predicts that class. Compare shared models, or give clients several classes."
+        f"No decision: {single} of {len(classes_of_client)} clients train on one class each, where a personal model is right "
+        "if it always predicts that class. Compare shared models, or give clients several classes."
     )
 
 
@@ -50,8 +51,9 @@ def _levels(scored: pd.DataFrame, measure: str) -> dict[str, float]:
     """Method -> its score, for the baseline and the candidates that have one, and methods that repeat them."""
     if measure not in scored:
         return {}
-    own = scored[~scored["role"].str.contains("reference") & scored[measure].notna()]
-    return dict(zip(map(str, own["method"]), own[measure].astype(float), strict=True))
+    is_reference = scored["role"].str.contains("reference")
+    shown = scored[~is_reference & scored[measure].notna()]
+    return dict(zip(map(str, shown["method"]), shown[measure].astype(float), strict=True))
 
 
 def some_learned_nothing(scored: pd.DataFrame, metric: Metric, classes: int | None) -> list[str]:
@@ -61,18 +63,20 @@ def some_learned_nothing(scored: pd.DataFrame, metric: Metric, classes: int | No
     idle = [name for name, level in levels.items() if constant.is_as_good(level)]
     if not idle or len(idle) == len(levels):
         return []
+    them = "them" if len(idle) > 1 else "it"
     return [
         f"No better than always predicting {constant.prediction}: {wording.listing(idle)}; a lead over "
-        f"{'them' if len(idle) > 1 else 'it'} is one over nothing. {_advice(scored, idle, LONGER)}"
+        f"{them} is one over nothing. {_advice(scored, idle, LONGER)}"
     ]
 
 
 def _advice(table: pd.DataFrame, methods: Iterable[str], usual: str) -> str:
     """The usual advice, or another one where all these methods of a table are private: their noise hurts more."""
-    private = (
-        "epsilon" in table and table.loc[table["method"].isin([*methods]), "epsilon"].notna().all()
-    )
-    return f"{wording.capital(LESS_NOISE if private else usual)}."
+    advice = usual
+    if "epsilon" in table:
+        epsilons = table.loc[table["method"].isin(list(methods)), "epsilon"]
+        advice = LESS_NOISE if epsilons.notna().all() else usual
+    return f"{wording.capital(advice)}."
 
 
 def cautions(
@@ -87,24 +91,39 @@ def cautions(
 
     `scored` are the rows of the summary under the protocol that decides, `personal` the methods judged by personal models.
     """
-    found, metric, loss = [], columns.metric, columns.get(protocol, "loss")
-    for method, own in (
-        rounds.groupby("method", sort=False) if loss is not None and loss.name in rounds else ()
-    ):
-        assert loss is not None
-        known = own[own[loss.name].notna()].sort_values("round").groupby("seed")[loss.name]
-        first, last = float(known.first().max()), float(known.last().max())
+    loss = columns.get(protocol, "loss")
+    sentences = []
+    if loss is not None and loss.name in rounds:
+        sentences += _explosions(rounds, loss, protocol, personal)
+    return sentences + _failed_references(scored, columns.metric, rules, personal)
+
+
+def _explosions(
+    rounds: pd.DataFrame, loss: Column, protocol: str, personal: Sequence[str]
+) -> list[str]:
+    """Sentences about methods whose loss exploded, or that end without a loss."""
+    sentences = []
+    for method, of_method in rounds.groupby("method", sort=False):
+        known = of_method[of_method[loss.name].notna()].sort_values("round")
+        by_seed = known.groupby("seed")[loss.name]
+        first = float(by_seed.first().max())
+        last = float(by_seed.last().max())
         if math.isnan(last):
-            found += (
-                []
-                if method in personal
-                else [f"{method} has no score: {UNSCORED.format(protocol)}."]
-            )
+            # methods with personal models may have no shared one
+            if method not in personal:
+                sentences.append(f"{method} has no score: {UNSCORED.format(protocol)}.")
         elif has_exploded(first, last):
-            found.append(
+            sentences.append(
                 f"The training of {method} exploded: its loss is {last:.3g}, {first:.3g} before training. "
-                + _advice(own, [str(method)], "lower the learning rate")
+                + _advice(of_method, [str(method)], "lower the learning rate")
             )
+    return sentences
+
+
+def _failed_references(
+    scored: pd.DataFrame, metric: Metric, rules: Rules, personal: Sequence[str]
+) -> list[str]:
+    """Sentences about upper references that are worse than another method, by more than the smallest effect."""
     levels = {str(row["method"]): float(row[metric.name]) for row in rows(scored)}
     effect = rules.effect(metric, levels.get(rules.baseline, math.nan))
     others = {
@@ -112,16 +131,19 @@ def cautions(
         for name, level in levels.items()
         if name not in rules.references and not math.isnan(level)
     }
-    for method in (
-        name for name in levels if rules.references.get(name, "").startswith("upper") and others
-    ):
-        best, level = max(others, key=lambda name: metric.sign * others[name]), levels[method]
-        if metric.sign * (level - others[best]) < -effect:
-            why = "Its training does not suit it; try another learning rate or more rounds."
-            if best in personal:
-                why = f"The clients' own models of {best} suit them better than one model, or its training does not suit it."
-            found.append(
-                f"{wording.capital(method)} is no upper reference here: {metric.text(level)}, less good than {best} "
-                f"({metric.text(others[best])}). {why}"
-            )
-    return found
+    if not others:
+        return []
+    best = max(others, key=lambda name: metric.sign * others[name])
+    sentences = []
+    for method, level in levels.items():
+        is_upper = rules.references.get(method, "").startswith("upper")
+        if not is_upper or not metric.sign * (level - others[best]) < -effect:
+            continue
+        why = "Its training does not suit it; try another learning rate or more rounds."
+        if best in personal:
+            why = f"The clients' own models of {best} suit them better than one model, or its training does not suit it."
+        sentences.append(
+            f"{wording.capital(method)} is no upper reference here: {metric.text(level)}, less good than {best} "
+            f"({metric.text(others[best])}). {why}"
+        )
+    return sentences

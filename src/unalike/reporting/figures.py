@@ -36,10 +36,10 @@ def history_figure(history: History, metric: str | None, label: str) -> go.Figur
     ]
     if column not in known:
         raise unknown("metric of this run", column, known)
+    # the chart is of several methods over several seeds
     shown = rounds.assign(method=label, seed=0).dropna(subset=[column])
-    return notebook_figure(
-        report_charts.curves(shown, column, column.replace("_", " "), looks([label]))
-    )
+    figure = report_charts.curves(shown, column, column.replace("_", " "), looks([label]))
+    return notebook_figure(figure)
 
 
 @figures.register("clients")
@@ -58,23 +58,22 @@ def division(population: Population, title: str = "") -> Figure:
     if population.classes is None:
         figure = report_charts.sizes(pd.Series(population.sizes, names))
     else:
-        figure = report_charts.labels(
-            pd.DataFrame(population.label_counts(), names, population.classes)
-        )
+        counts = pd.DataFrame(population.label_counts(), names, population.classes)
+        figure = report_charts.labels(counts)
     return replace(figure, plots=[replace(plot, title=title) for plot in figure.plots])
 
 
 def comparison_figure(content: ReportContent, kind: str, protocol: str | None) -> go.Figure:
     """A chart of one of the report's panels: the first, or that of a protocol."""
     style = looks(content.labels)
-    drawn = {
-        "decision": lambda: panels.differences(content, style),
-        "curves": lambda: panels.curves(content, style),
-        "clients": lambda: panels.distributions(content, style),
+    panel_of = {
+        "decision": panels.differences,
+        "curves": panels.curves,
+        "clients": panels.distributions,
     }
-    if kind not in drawn:
-        raise unknown("figure of a comparison", kind, drawn)
-    panel = drawn[kind]()
+    if kind not in panel_of:
+        raise unknown("figure of a comparison", kind, panel_of)
+    panel = panel_of[kind](content, style)
     views = [] if panel is None else panel.views
     if protocol is not None and protocol not in MODELS:
         raise unknown("protocol", protocol, MODELS)

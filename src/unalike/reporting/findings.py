@@ -5,17 +5,20 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from unalike.metrics.columns import USED
+from unalike.metrics.columns import IN_USE
 from unalike.reporting import failed_training, wording
 from unalike.reporting.content import ReportContent
 from unalike.reporting.table import Row, rows
 from unalike.statistics.client_scores import MEAN
 from unalike.statistics.costs import totals
-from unalike.statistics.inference import EXACT_NEEDS, least_exact_p
+from unalike.statistics.inference import MIN_EXACT_SEEDS, least_exact_p
 from unalike.statistics.moderated_t import ALPHA
 from unalike.statistics.sampling import POOLED_SCORE
 from unalike.statistics.scores import still_rising
 from unalike.statistics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
+
+MAX_NAMED_METHODS = 3
+"""Most methods that a warning names."""
 
 
 @dataclass(frozen=True)
@@ -40,36 +43,43 @@ class Findings:
 
 def findings(content: ReportContent) -> Findings:
     """Derive the findings from the models in use, compared with the baseline."""
-    judged = content.scored(content.decisive)
-    others = rows(judged[judged["method"] != content.baseline])
-    if len(others) < len(judged):
-        details = [(row["method"], _sentence(row, content)) for row in others]
-    else:  # the baseline has no row
-        details = [(row["method"], _sentence_without_baseline(row, content)) for row in others]
-    failed = failed_training.cautions(
-        content.rounds, judged, content.columns, content.rules, content.decisive, content.personal
-    )
-    idle = failed_training.some_learned_nothing(
-        content.pooled(content.decisive), content.metric, content.classes
-    )
-    failed += _other_clients(content)
-    cautions = [*idle, *failed, *_otherwise_by_mean(content), *_rising(content), *_untuned(content)]
+    scores = content.scores_of(content.deciding_protocol)
+    others = rows(scores[scores["method"] != content.baseline])
+    has_baseline = len(others) < len(scores)
+    sentence = _sentence if has_baseline else _sentence_without_baseline
+    # reasons to doubt the ranking, the gravest first
+    cautions = [
+        *failed_training.some_learned_nothing(
+            content.pooled_scores_of(content.deciding_protocol), content.metric, content.classes
+        ),
+        *failed_training.cautions(
+            content.rounds,
+            scores,
+            columns=content.columns,
+            rules=content.rules,
+            protocol=content.deciding_protocol,
+            personal=content.personal,
+        ),
+        *_other_clients(content),
+        *_otherwise_by_mean(content),
+        *_rising(content),
+        *_untuned(content),
+    ]
     limits = [
         *privacy(content),
         *_chance_level(content),
         *_limits(content, others),
-        *_uneven(content, rows(judged)),
+        *_uneven(content, rows(scores)),
     ]
-    standing, shared = _standing(others, content), _shared(content)
     return Findings(
-        content.about,
-        str(content.decision),
-        _models(content),
-        cautions,
-        standing,
-        shared,
-        details,
-        limits,
+        about=content.about,
+        answer=str(content.decision),
+        models=_models(content),
+        cautions=cautions,
+        standing=_standing(others, content),
+        shared=_shared(content),
+        details=[(row["method"], sentence(row, content)) for row in others],
+        limits=limits,
     )
 
 
@@ -77,17 +87,15 @@ def _standing(others: list[Row], content: ReportContent) -> str:
     """The methods by verdict; empty if nothing was decided."""
     if content.decision.reason:
         return ""
-    groups = {
-        word: [row["method"] for row in others if row["verdict"] == word]
-        for word in (BETTER, WORSE, EQUAL)
-    }
-    groups[UNDECIDED] = [row["method"] for row in others if row["verdict"] == UNDECIDED]
-    parts = [f"{word}: {wording.listing(names)}" for word, names in groups.items() if names]
-    outside: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {word: [] for word in (BETTER, WORSE, EQUAL, UNDECIDED)}
+    for row in others:
+        if row["verdict"] in groups:
+            groups[row["verdict"]].append(row["method"])
+    # methods that are no candidates have no verdict, but a role, and stand last
     for row in others:
         if row["role"] != CANDIDATE:
-            outside.setdefault(row["role"], []).append(row["method"])
-    parts += [f"{role}: {wording.listing(names)}" for role, names in outside.items()]
+            groups.setdefault(row["role"], []).append(row["method"])
+    parts = [f"{word}: {wording.listing(names)}" for word, names in groups.items() if names]
     effect = wording.size_of_effect(content.smallest_difference, content.metric)
     return f"Compared with {content.baseline}, where differences below {effect} do not matter: {'; '.join(parts)}."
 
@@ -101,28 +109,27 @@ def _models(content: ReportContent) -> str:
         "group": "the groups' models",
         "shared": "the shared model",
     }
-    using = {
-        kind: [name for name in content.labels if content.model_kind(name, USED) == kind]
-        for kind in kinds
-    }
-    personal, *others = (
-        f"{kinds[kind]} of {wording.few(names)}" for kind, names in using.items() if names
-    )
-    if content.decisive == content.plain:
-        return f"Not judged here: {personal}, which are scored on the clients' test samples; run with the protocol clients, too."
-    models = wording.listing([personal, *others])
-    return f"Methods are judged by the models that clients use: {models}, on the test samples of each client."
+    models = []
+    for kind, words in kinds.items():
+        names = [name for name in content.labels if content.model_kind(name, IN_USE) == kind]
+        if names:
+            models.append(f"{words} of {wording.few(names)}")
+    if content.deciding_protocol == content.unprefixed_protocol:
+        return f"Not judged here: {models[0]}, which are scored on the clients' test samples; run with the protocol clients, too."
+    return f"Methods are judged by the models that clients use: {wording.listing(models)}, on the test samples of each client."
 
 
 def _shared(content: ReportContent) -> str:
     """The decision for one model that serves all clients; empty if it is the answer already or there is none."""
-    if content.decisive == content.plain or content.shared_decision.reason:
+    if content.deciding_protocol == content.unprefixed_protocol or content.shared_decision.reason:
         return ""
     return f"If one shared model must serve all clients, also new ones: {content.shared_decision}"
 
 
 def _sentence(row: Row, content: ReportContent) -> str:
-    metric, baseline = content.metric, content.baseline
+    """The score of a method, its difference to the baseline, and what that shows."""
+    metric = content.metric
+    baseline = content.baseline
     level = metric.text(row[metric.name])
     gain = metric.difference(row["difference"])
     if not row["pairs"]:
@@ -137,7 +144,8 @@ def _sentence(row: Row, content: ReportContent) -> str:
     if math.isnan(row["p"]):
         return f"{level}, {gain} compared with {baseline} under every seed: without a spread, no test is possible."
     between = metric.interval(row["ci_low"], row["ci_high"])
-    tested = f"{wording.confidence(content.rules.level)} interval {between}, corrected {wording.p_value(row['p_holm'])}"
+    confidence = wording.confidence(content.rules.level)
+    tested = f"{confidence} interval {between}, corrected {wording.p_value(row['p_holm'])}"
     return f"{level}, {gain} compared with {baseline} ({tested}): {_meaning(row, content)}."
 
 
@@ -155,32 +163,27 @@ def _meaning(row: Row, content: ReportContent) -> str:
 
 def _sentence_without_baseline(row: Row, content: ReportContent) -> str:
     level = content.metric.text(row[content.metric.name])
-    models = "shared model" if content.decisive == content.plain else "model"
+    models = "shared model" if content.deciding_protocol == content.unprefixed_protocol else "model"
     return f"{level}; {content.baseline} has no {models} to compare it with."
 
 
 def _rising(content: ReportContent) -> list[str]:
     """A warning for methods that had not finished to learn, so that more rounds may change their order."""
-    table = content.scored(content.decisive)
-    judged = set(table.loc[table["role"].isin([BASELINE, CANDIDATE]), "method"])
-    rises = [
-        rise
-        for rise in still_rising(
-            content.rounds, content.decisive_column, content.smallest_difference
-        )
-        if rise.method in judged
-    ]
+    table = content.scores_of(content.deciding_protocol)
+    ranked = set(table.loc[table["role"].isin([BASELINE, CANDIDATE]), "method"])
+    rises = still_rising(content.rounds, content.deciding_column, content.smallest_difference)
+    rises = [rise for rise in rises if rise.method in ranked]
     if not rises:
         return []
     rises.sort(key=lambda rise: -rise.gain)
-    texts = [
-        f"{rise.method} gained {content.metric.amount(rise.gain)}{content.metric.unit} in the last {rise.last} rounds"
-        for rise in rises[:MOST_NAMED]
-    ]
-    others = len(rises) - MOST_NAMED
+    texts = []
+    for rise in rises[:MAX_NAMED_METHODS]:
+        gain = f"{content.metric.amount(rise.gain)}{content.metric.unit}"
+        texts.append(f"{rise.method} gained {gain} in the last {rise.last} rounds")
+    others = len(rises) - MAX_NAMED_METHODS
     rest = f" ({wording.plural(others, 'other method')} rose, too)" if others > 0 else ""
     rounds = max(rise.rounds for rise in rises)
-    aim = "rank these methods" if len(judged) > 1 else "judge this method"
+    aim = "rank these methods" if len(ranked) > 1 else "judge this method"
     return [
         f"Curves still rise: {wording.listing(texts)}{rest}. {rounds} rounds are too few to {aim}."
     ]
@@ -188,17 +191,14 @@ def _rising(content: ReportContent) -> list[str]:
 
 def _other_clients(content: ReportContent) -> list[str]:
     """A warning for methods that are tested on other clients than the baseline: malicious clients have no test samples."""
-    if content.decisive == "server":
+    if content.deciding_protocol == "server":
         return []
-    own = (
-        content.clients[content.clients["n_test"] > 0]
-        .groupby(["method", "seed"], sort=False)["client"]
-        .agg(set)
-    )
-    tested = dict(zip(own.index.tolist(), own))
-    base = {seed: names for (method, seed), names in tested.items() if method == content.baseline}
+    tested = content.clients[content.clients["n_test"] > 0]
+    names_by_run = tested.groupby(["method", "seed"], sort=False)["client"].agg(set)
+    runs = list(zip(names_by_run.index.tolist(), names_by_run))
+    of_baseline = {seed: names for (method, seed), names in runs if method == content.baseline}
     others = dict.fromkeys(
-        method for (method, seed), names in tested.items() if names != base.get(seed, names)
+        method for (method, seed), names in runs if names != of_baseline.get(seed, names)
     )
     if not others:
         return []
@@ -208,24 +208,21 @@ def _other_clients(content: ReportContent) -> list[str]:
     ]
 
 
-MOST_NAMED = 3
-"""Most methods that a warning names."""
-
-
 def _otherwise_by_mean(content: ReportContent) -> list[str]:
     """A warning where the pooled score and the mean of the clients point into different directions."""
-    decision, table = content.decision, content.client_scores
+    decision = content.decision
+    table = content.client_scores
     if content.across != POOLED_SCORE or decision.reason or table.empty:
         return []
-    mean = table[(table["method"] == decision.best) & (table["client"] == MEAN)]
-    ends = [f"to_{content.baseline}{end}" for end in ("", "_low", "_high")]
-    for d, low, high in mean[ends].itertuples(index=False):
-        if (
-            d * decision.difference < 0
-            and min(abs(d), abs(decision.difference)) >= content.smallest_difference
-        ):
+    difference = f"to_{content.baseline}"
+    ends = [difference, f"{difference}_low", f"{difference}_high"]
+    of_mean = table[(table["method"] == decision.best) & (table["client"] == MEAN)]
+    for mean, low, high in of_mean[ends].itertuples(index=False):
+        is_opposite = mean * decision.difference < 0
+        smaller = min(abs(mean), abs(decision.difference))
+        if is_opposite and smaller >= content.smallest_difference:
             between = "" if math.isnan(low) else f" ({content.metric.interval(low, high)})"
-            gain = f"{content.metric.difference(d)}{between}"
+            gain = f"{content.metric.difference(mean)}{between}"
             return [
                 f"These are scores of all test samples pooled. The mean of the clients says otherwise: {gain} with "
                 f"{decision.best}. To decide by that mean: --across clients, in Python across='clients'."
@@ -260,22 +257,24 @@ def _chance_level(content: ReportContent) -> list[str]:
     if content.metric.name != "accuracy" or content.label_counts is None:
         return []
     trained = content.label_counts.sum()
-    most, under = (
-        str(trained.idxmax()),
-        f" under seed {content.seed}" if len(content.seeds) > 1 else "",
-    )
+    most_frequent = str(trained.idxmax())
+    under = f" under seed {content.seed}" if len(content.seeds) > 1 else ""
     if not content.confusions:
-        share = content.metric.text(trained[most] / trained.sum())
-        return [f"The most frequent class, {most!r}, has {share} of the training samples{under}."]
+        share = content.metric.text(trained[most_frequent] / trained.sum())
+        return [
+            f"The most frequent class, {most_frequent!r}, has {share} of the training samples{under}."
+        ]
+    # where test samples were counted, their shares are the accuracy itself
     entry = content.confusions[0]
     tested = pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1)
-    share = content.metric.text(tested.get(most, 0) / tested.sum())
+    share = content.metric.text(tested.get(most_frequent, 0) / tested.sum())
     return [
-        f"Always predicting {most!r}, the class of most training samples{under}, has an accuracy of about {share}."
+        f"Always predicting {most_frequent!r}, the class of most training samples{under}, has an accuracy of about {share}."
     ]
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:
+    """What tests of so many seeds and candidates can show."""
     seeds = max((row["pairs"] for row in others), default=0)
     tested = sum(not math.isnan(row["p"]) for row in others)
     limits = []
@@ -283,10 +282,10 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
         limits.append(
             "Two seeds give very wide intervals; three are the usual minimum, five are better."
         )
-    if tested and seeds < EXACT_NEEDS:
+    if tested and seeds < MIN_EXACT_SEEDS:
         limits.append(
             f"With {wording.plural(seeds, 'seed')}, a test that assumes no normal distribution cannot give less than "
-            f"p = {least_exact_p(seeds):.3g}; from {EXACT_NEEDS} seeds on it can reach {wording.share(ALPHA)}. "
+            f"p = {least_exact_p(seeds):.3g}; from {MIN_EXACT_SEEDS} seeds on it can reach {wording.share(ALPHA)}. "
             "The verdicts rest on moderated t tests."
         )
     if tested > 1:
@@ -295,20 +294,21 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
             f"one in {round(1 / content.rules.level)} still excludes 0."
         )
     if content.looks is not None:
+        fewest, most = content.looks
         limits.append(
-            f"Seeds were added until the decision stood (at least {content.looks[0]}, at most {content.looks[1]}). Each look "
+            f"Seeds were added until the decision stood (at least {fewest}, at most {most}). Each look "
             f"uses the level {100 * content.rules.level:.2g}{wording.PERCENT}, so that the error over all looks is "
             f"{wording.share(ALPHA)}."
         )
     return limits
 
 
-def _uneven(content: ReportContent, judged: list[Row]) -> list[str]:
+def _uneven(content: ReportContent, scores: list[Row]) -> list[str]:
     """A warning if some methods have fewer seeds than others, so that means are not over the same seeds."""
     seeds = len(content.seeds)
     fewer = [
         f"{row['method']} has {row['seeds']} of {seeds} seeds"
-        for row in judged
+        for row in scores
         if row["seeds"] < seeds
     ]
     if not fewer:

@@ -71,6 +71,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             f"{content.title}: no round has a score to report; expected clients with test samples, and a protocol for which the "
             "method has a model: 'clients' is the shared model, 'personal' the clients' own"
         )
+    protocols = content.protocols_with_tables
     return {
         "content": content,
         "looks": style,
@@ -88,19 +89,19 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "cost": panels.cost(content, style),
         },
         "tables": {
-            "scores": [tables.scores(content, protocol, style) for protocol in content.tabled],
-            "tests": [tables.tests(content, protocol, style) for protocol in content.tabled],
-            "targets": [tables.target(content, protocol, style) for protocol in content.tabled],
+            "scores": [tables.scores(content, protocol, style) for protocol in protocols],
+            "tests": [tables.tests(content, protocol, style) for protocol in protocols],
+            "targets": [tables.target(content, protocol, style) for protocol in protocols],
             "estimate": tables.estimate(content),
-            "effects": [tables.effects(content, protocol, style) for protocol in content.tabled],
+            "effects": [tables.effects(content, protocol, style) for protocol in protocols],
             "clients": client_tables(content) or [tables.single_clients(content, style)],
             "risks": risk_panels.risk_table(content, style),
-            "partition": tables.facts("The partition of the data", content.partition),
+            "partition": tables.names_and_values("The partition of the data", content.partition),
             "costs": tables.costs(content, style),
             "wire": tables.wire(content, style),
             "ends": tables.ends(content, style),
             "methods": tables.methods(content, style),
-            "versions": tables.facts("Versions", content.versions),
+            "versions": tables.names_and_values("Versions", content.versions),
         },
         "risks": risk_panels.explanation(content),
         "scale": {

@@ -1,5 +1,6 @@
 """The report of several comparisons: their differences, each by itself, and ranks over those that may be pooled."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
 from unalike.reporting.summary_columns import summary_columns
-from unalike.reporting.table import Table, TableCell, number, rows
+from unalike.reporting.table import Row, Table, TableCell, number, rows
 from unalike.statistics.inference import difference_table, family_tests
 from unalike.statistics.moderated_t import ALPHA
 from unalike.statistics.ranks import Ranks
@@ -43,7 +44,11 @@ class JoinedContent:
 
 def render(content: JoinedContent) -> str:
     """Render the page as one HTML document. The same content gives the same text."""
-    style = looks(list(dict.fromkeys(label for _, part in content.parts for label in part.labels)))
+    labels = dict.fromkeys(label for _, part in content.parts for label in part.labels)
+    style = looks(list(labels))
+    ranking = None
+    if content.pooled is not None:
+        ranking = _ranking(content.pooled, dict(content.parts), style)
     return fill(
         "joined_page.html.j2",
         title=content.title,
@@ -56,76 +61,75 @@ def render(content: JoinedContent) -> str:
         answer=_answer(content),
         obstacles=content.obstacles,
         differences=_differences(content),
-        over=None
-        if content.pooled is None
-        else _ranking(content.pooled, dict(content.parts), style),
+        over=ranking,
         parts=[_part(i, name, part, style) for i, (name, part) in enumerate(content.parts)],
     )
 
 
 def _answer(content: JoinedContent) -> str:
-    folders, parts = (
-        wording.plural(len(content.letters), "folder"),
-        wording.plural(len(content.parts), "comparison"),
-    )
+    """What became of the folders: how many comparisons they give, and whether methods are ranked over them."""
+    folders = wording.plural(len(content.letters), "folder")
+    parts = wording.plural(len(content.parts), "comparison")
     if content.obstacles and content.pooled is None:
         return f"{folders} give {parts} that cannot be compared with each other, only read side by side."
     if content.pooled is None:
         return f"{folders} give {parts}; too few partitions share methods to rank them."
-    over = len(content.pooled[0])
-    apart = len(content.parts) - over
-    if not apart:
+    scores, _ = content.pooled
+    ranked = len(scores)
+    others = len(content.parts) - ranked
+    if not others:
         return f"{folders} give {parts}, all partitions of one study: the methods are ranked over them."
-    left = f" Not in the ranking: {wording.plural(apart, 'comparison')}."
-    return f"{folders} give {parts}; {over} are partitions of one study.{left}"
+    return (
+        f"{folders} give {parts}; {ranked} are partitions of one study. "
+        f"Not in the ranking: {wording.plural(others, 'comparison')}."
+    )
 
 
 def _differences(content: JoinedContent) -> Table | None:
+    """The settings in which the folders differ: one row per setting, or per folder if there are more folders."""
     if not content.differences:
         return None
-    lines = [
-        ("Setting", *content.letters),
-        *((name.replace("_", " "), *values) for name, values in content.differences),
-    ]
-    if len(content.letters) > len(
-        content.differences
-    ):  # more folders than settings: one row per folder
-        lines = [("Folder", *lines[0][1:]), *lines[1:]]
+    lines = [("Setting", *content.letters)]
+    for name, values in content.differences:
+        lines.append((name.replace("_", " "), *values))
+    if len(content.letters) > len(content.differences):
+        lines[0] = ("Folder", *content.letters)
         lines = list(zip(*lines))
-    return Table(
-        "Differences between the folders",
-        lines[0],
-        [[TableCell(v, v) for v in line] for line in lines[1:]],
-    )
+    titles, *body = lines
+    cells = []
+    for line in body:
+        cells.append([TableCell(value, value) for value in line])
+    return Table("Differences between the folders", titles, cells)
 
 
 def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: Looks) -> dict[str, Any]:
+    """The ranks over partitions: a sentence, the diagram, what it can show, and the table of means."""
     scores, ranks = pooled
-    first, names = parts[str(scores.index[0])], list(scores)
-    sentence = (
-        f"Over {ranks.blocks} partitions, {_rank_clauses(ranks.apart)}, by more than the critical difference."
-        if ranks.apart
-        else f"Over {ranks.blocks} partitions, no two of the {len(names)} methods differ by more than the critical difference."
-    )
+    first = parts[str(scores.index[0])]
+    methods = len(list(scores))
+    clauses = f"no two of the {methods} methods differ"
+    if ranks.apart:
+        clauses = f"{_rank_clauses(ranks.apart)},"
+    sentence = f"Over {ranks.blocks} partitions, {clauses} by more than the critical difference."
     caption = (
         f"Mean ranks over {ranks.blocks} partitions, 1 is best. Thick bars join methods that do not differ at "
         f"{wording.share(ALPHA)} by Nemenyi's test: their mean ranks are within the critical difference, CD = {ranks.critical:.2f}."
     )
     view = panels.View(
-        "Ranks",
-        rank_diagram.wide(ranks, style),
-        rank_diagram.description(ranks),
-        rank_diagram.narrow(ranks, style),
+        label="Ranks",
+        figure=rank_diagram.wide(ranks, style),
+        alt=rank_diagram.description(ranks),
+        narrow=rank_diagram.narrow(ranks, style),
     )
     limits = [
         "A partition counts once: its scores are means over the seeds that all ranked methods have on it."
     ]
-    if ranks.blocks < FEW:
+    if ranks.blocks < MIN_PARTITIONS:
         limits.append(
-            f"{ranks.blocks} partitions are very few: ranks are between 1 and {len(names)}, and the critical difference "
+            f"{ranks.blocks} partitions are very few: ranks are between 1 and {methods}, and the critical difference "
             f"is {ranks.critical:.2f}. Ten or more are usual."
         )
-    if ranks.friedman == ranks.friedman:
+    if not math.isnan(ranks.friedman):
         limits.append(f"Friedman's test that no method differs: {wording.p_value(ranks.friedman)}.")
     panel = panels.Panel("over", caption, [view], [])
     table = _means(pooled, first.baseline, first.metric, style)
@@ -134,14 +138,17 @@ def _ranking(pooled: Pooled, parts: dict[str, ReportContent], style: Looks) -> d
 
 def _rank_clauses(apart: list[tuple[str, str]]) -> str:
     """Pairs (better, worse) as text, with one clause for each worse method."""
-    better = {worse: [a for a, b in apart if b == worse] for _, worse in apart}
-    return "; ".join(
-        f"{wording.listing(a)} {'ranks' if len(a) == 1 else 'rank'} before {b}"
-        for b, a in better.items()
-    )
+    better_than: dict[str, list[str]] = {}
+    for better, worse in apart:
+        better_than.setdefault(worse, []).append(better)
+    clauses = []
+    for worse, names in better_than.items():
+        rank = "ranks" if len(names) == 1 else "rank"
+        clauses.append(f"{wording.listing(names)} {rank} before {worse}")
+    return "; ".join(clauses)
 
 
-FEW = 6
+MIN_PARTITIONS = 6
 """With fewer partitions the page warns; Wilcoxon's test cannot show anything below it either."""
 
 
@@ -150,41 +157,41 @@ def _means(pooled: Pooled, baseline: str, metric: Metric, style: Looks) -> Table
     scores, ranks = pooled
     if baseline not in scores:
         return None
-    d = difference_table({str(name): values for name, values in scores.items()}, baseline)
-    tests = rows(family_tests(d, metric.sign).rename_axis("method").reset_index())
+    by_method = {str(name): values for name, values in scores.items()}
+    differences = difference_table(by_method, baseline)
+    tests = family_tests(differences, metric.sign).rename_axis("method").reset_index()
+
+    def mean_rank(row: Row) -> float:
+        return float(ranks.mean[row["method"]])
+
     by_name = summary_columns(metric, baseline, style)
-    rank = number(
-        "Mean rank", lambda row: float(ranks.mean[row["method"]]), lambda value: f"{value:.2f}"
-    )
-    columns = [
-        by_name["method"],
-        rank,
-        *(by_name[name] for name in ("difference", "interval", "p", "better")),
-    ]
-    return Table.of(
-        f"Differences to {baseline}, paired over {ranks.blocks} partitions", columns, tests
-    )
+    columns = [by_name["method"], number("Mean rank", mean_rank, "{:.2f}".format)]
+    columns += [by_name[name] for name in ("difference", "interval", "p", "better")]
+    caption = f"Differences to {baseline}, paired over {ranks.blocks} partitions"
+    return Table.of(caption, columns, rows(tests))
 
 
 def _part(i: int, name: str, part: ReportContent, style: Looks) -> dict[str, Any]:
+    """The variables of the template for one comparison, the one with number `i` on the page."""
     style_of_part = {label: style[label] for label in part.labels}
-    drawn = {
+    panels_of_part = {
         "differences": panels.differences(part, style_of_part),
         "curves": panels.curves(part, style_of_part),
         "clients": panels.distributions(part, style_of_part),
     }
+    # a key is used once on a page
+    for key, panel in panels_of_part.items():
+        if panel is not None:
+            panels_of_part[key] = replace(panel, key=f"{panel.key}-{i}")
+    protocols = part.protocols_with_tables
+    tables_of_part = [tables.scores(part, protocol, style) for protocol in protocols]
+    if part.target is not None:
+        tables_of_part += [tables.target(part, protocol, style) for protocol in protocols]
     return {
         "name": name,
         "found": findings(part),
-        "panels": {
-            name: panel and replace(panel, key=f"{panel.key}-{i}") for name, panel in drawn.items()
-        },
-        "tables": [tables.scores(part, protocol, style) for protocol in part.tabled]
-        + (
-            []
-            if part.target is None
-            else [tables.target(part, protocol, style) for protocol in part.tabled]
-        ),
+        "panels": panels_of_part,
+        "tables": tables_of_part,
         "clients": client_tables(part),
         "command": part.command,
     }

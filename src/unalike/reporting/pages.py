@@ -73,11 +73,8 @@ def plot(kind: str, result: Result, figure: str, remedy: str) -> go.Figure:
 
 def figures(kind: str, result: Result) -> dict[str, Figure]:
     """Kind of figure -> the figure that its panel on the page shows first, of those with something to draw."""
-    return {
-        name: panel.views[0].figure
-        for name, panel in _page(kind).panels(result).items()
-        if panel is not None
-    }
+    panels = _page(kind).panels(result)
+    return {name: panel.views[0].figure for name, panel in panels.items() if panel is not None}
 
 
 def _page(kind: str) -> Page:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from markupsafe import Markup
 
-from unalike.metrics.columns import TEST, USED, VALIDATION
+from unalike.metrics.columns import IN_USE, TEST, VALIDATION, Column
 from unalike.reporting import wording
 from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.figure import Figure
@@ -14,7 +14,7 @@ from unalike.reporting.charts.plotly_figures import page_json
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.statistics.costs import PAIRS, on_front, tradeoff
 
-MOST_LINES = 50
+MAX_CLIENT_LINES = 50
 """With more clients there is no line for each."""
 _HANDLING = "Select a method to hide it; drag to enlarge, double-click to go back."
 
@@ -45,69 +45,73 @@ class Panel:
 
 def differences(content: ReportContent, looks: Looks) -> Panel | None:
     """Forest plots of the differences under each protocol."""
-    base, views = content.baseline, []
+    base = content.baseline
+    views = []
     for protocol in content.scores:
         label = wording.capital(MODELS[protocol])
-        compared = content.scored(protocol).dropna(subset="difference")
-        if len(compared):
-            alt = f"{label}: differences in {content.metric.word} to {base} for {wording.listing(compared['method'])}."
-            views.append(
-                View(label, report_charts.forest(compared, base, content.metric, looks), alt)
-            )
-    confidence = wording.confidence(content.rules.level)
-    bars = (
-        f"bars: {confidence} intervals over paired seeds"
-        if len(content.seeds) > 1
-        else "one seed, so no intervals"
-    )
+        compared = content.scores_of(protocol).dropna(subset="difference")
+        if compared.empty:
+            continue
+        figure = report_charts.forest(compared, base, content.metric, looks)
+        methods = wording.listing(compared["method"])
+        alt = f"{label}: differences in {content.metric.word} to {base} for {methods}."
+        views.append(View(label, figure, alt))
+    bars = "one seed, so no intervals"
+    if len(content.seeds) > 1:
+        bars = f"bars: {wording.confidence(content.rules.level)} intervals over paired seeds"
     caption = f"Difference in {content.metric.word} to {base} (dotted line). Markers: mean over seeds; {bars}."
     return _panel("differences", caption, views, [])
 
 
 def curves(content: ReportContent, looks: Looks) -> Panel | None:
     """The deciding metric and the loss by round, under each protocol."""
-    metric, views = content.metric.name, []
+    metric = content.metric.name
+    views = []
     for protocol in content.scores:
         for name, split in ((metric, TEST), ("loss", TEST), (metric, VALIDATION)):
             column = content.columns.get(protocol, name, split)
-            shown = (
-                {}
-                if column is None
-                else _scored(content.rounds, column.name, _judged(content, protocol, looks))
-            )
-            if column is not None and shown:
-                where = " on validation samples" if split == VALIDATION else ""
-                title, axis = (
-                    column.metric.title + where,
-                    column.metric.word + where + column.metric.axis_unit,
-                )
-                figure = report_charts.curves(
-                    content.rounds, column.name, axis, shown, column.metric.scale
-                )
-                label = f"{title}, {MODELS[protocol]}"
-                views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
-    if shown := _scored(content.rounds, "train_loss", looks):
+            view = None if column is None else _curves_of(content, column, looks)
+            if view is not None:
+                views.append(view)
+    shown = _with_numbers(content.rounds, "train_loss", looks)
+    if shown:
         figure = report_charts.curves(content.rounds, "train_loss", "training loss", shown)
         alt = f"Mean loss of local training by round for {wording.listing(shown)}."
         views.append(View("Training loss", figure, alt))
     views += _spreads(content, looks)
-    banded = len(content.seeds) > 1 and len(looks) <= report_charts.MOST_BANDS
-    band = "Bands: one standard deviation over seeds. " if banded else ""
-    caption = f"Mean over seeds after each evaluated round; round 0 is the untrained model. {band}{_HANDLING}"
+    has_bands = len(content.seeds) > 1 and len(looks) <= report_charts.MAX_BANDS
+    bands = "Bands: one standard deviation over seeds. " if has_bands else ""
+    caption = f"Mean over seeds after each evaluated round; round 0 is the untrained model. {bands}{_HANDLING}"
     return _panel("curves", caption, views, list(looks.items()))
+
+
+def _curves_of(content: ReportContent, column: Column, looks: Looks) -> View | None:
+    """A column of scores by round; None where no method has a number in it."""
+    shown = _with_numbers(content.rounds, column.name, _judged(content, column.protocol, looks))
+    if not shown:
+        return None
+    metric = column.metric
+    where = " on validation samples" if column.split == VALIDATION else ""
+    axis = f"{metric.word}{where}{metric.axis_unit}"
+    figure = report_charts.curves(content.rounds, column.name, axis, shown, metric.scale)
+    label = f"{metric.title}{where}, {MODELS[column.protocol]}"
+    return View(label, figure, f"{label} by round for {wording.listing(shown)}.")
 
 
 def _spreads(content: ReportContent, looks: Looks) -> list[View]:
     """The standard deviation over clients by round, under each protocol."""
-    table, metric, views = content.client_rounds, content.metric_of_clients, []
-    for protocol, score in content.scores.items():
-        column = score.name
-        if table is None or column not in table:
+    table = content.client_rounds
+    metric = content.metric_of_clients
+    views = []
+    for protocol, column in content.scores.items():
+        if table is None or column.name not in table:
             continue
-        spread = table.groupby(["method", "seed", "round"], sort=False)[column].std().reset_index()
-        if shown := _scored(spread, column, _judged(content, protocol, looks)):
+        by_round = table.groupby(["method", "seed", "round"], sort=False)[column.name]
+        spread = by_round.std().reset_index()
+        shown = _with_numbers(spread, column.name, _judged(content, protocol, looks))
+        if shown:
             title = f"standard deviation of {metric.word} over clients{metric.axis_unit}"
-            figure = report_charts.curves(spread, column, title, shown, metric.scale)
+            figure = report_charts.curves(spread, column.name, title, shown, metric.scale)
             label = f"Spread over clients, {MODELS[protocol]}"
             views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     return views
@@ -115,53 +119,56 @@ def _spreads(content: ReportContent, looks: Looks) -> list[View]:
 
 def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
     """One line per client by round, method by method, under the first seed."""
-    table, metric, views = content.client_rounds, content.metric_of_clients, list[View]()
-    if table is None or table["client"].nunique() > MOST_LINES:
+    table = content.client_rounds
+    metric = content.metric_of_clients
+    if table is None or table["client"].nunique() > MAX_CLIENT_LINES:
         return None
     first = table[table["seed"] == content.seed]
-    for protocol, score in content.scores.items():
-        column = score.name
-        for name, look in list(_scored(first, column, _judged(content, protocol, looks)).items())[
-            : report_charts.MOST_BANDS
-        ]:
-            of_method = first[first["method"] == name]
+    views: dict[str, View] = {}
+    for protocol, column in content.scores.items():
+        shown = _with_numbers(first, column.name, _judged(content, protocol, looks))
+        for method, look in list(shown.items())[: report_charts.MAX_BANDS]:
+            models = protocol
+            if protocol == IN_USE and method in content.personal:
+                models = "personal"
+            label = wording.short(method) + report_charts.MODEL_SUFFIX.get(models, "")
+            # the model in use is one of the others
+            if label in views:
+                continue
+            of_method = first[first["method"] == method]
             title = f"{metric.word}{metric.axis_unit} of one client"
-            figure = report_charts.client_lines(of_method, column, title, look, metric.scale)
-            own = "personal" if protocol == USED and name in content.personal else protocol
-            label = wording.short(name) + report_charts.MODEL_SUFFIX.get(own, "")
-            if label not in [view.label for view in views]:  # the model in use is one of the others
-                alt = f"{metric.word} of each client by round under {name}, {MODELS[own]}."
-                views.append(View(label, figure, alt))
+            figure = report_charts.client_lines(of_method, column.name, title, look, metric.scale)
+            alt = f"{metric.word} of each client by round under {method}, {MODELS[models]}."
+            views[label] = View(label, figure, alt)
     caption = f"Thin lines: one client each, seed {content.seed}. Thick line: their mean.{_first_methods(looks)}"
-    return _panel("client-curves", caption, views, [])
+    return _panel("client-curves", caption, list(views.values()), [])
 
 
 def class_scores(content: ReportContent, looks: Looks) -> Panel | None:
     """The accuracy on each class under each method."""
     shares = {}
     for name, counts in _confusions(content, looks).items():
-        right = pd.Series(counts.to_numpy().diagonal(), counts.index) / counts.sum(axis=1)
-        shares[name] = right.dropna()
+        correct = pd.Series(counts.to_numpy().diagonal(), counts.index)
+        share = correct / counts.sum(axis=1)
+        # without the classes that no test sample has
+        shares[name] = share.dropna()
     if not shares:
         return None
     figure = report_charts.class_scores(shares, looks)
     alt = f"Accuracy on each class under {wording.listing(shares)}."
     caption = f"Share of right predictions among the test samples of a class, {content.when_scored}, {_over(content)}."
-    return _panel(
-        "classes", caption, [View("Classes", figure, alt)], [(name, looks[name]) for name in shares]
-    )
+    legend = [(name, looks[name]) for name in shares]
+    return _panel("classes", caption, [View("Classes", figure, alt)], legend)
 
 
 def confusions(content: ReportContent, looks: Looks) -> Panel | None:
     """The classes that each method takes for one another."""
-    views = [
-        View(
-            wording.short(name),
-            report_charts.confusion(counts),
-            f"Classes by predicted classes under {name}.",
-        )
-        for name, counts in list(_confusions(content, looks).items())[: report_charts.MOST_BANDS]
-    ]
+    first = list(_confusions(content, looks).items())[: report_charts.MAX_BANDS]
+    views = []
+    for name, counts in first:
+        figure = report_charts.confusion(counts)
+        alt = f"Classes by predicted classes under {name}."
+        views.append(View(wording.short(name), figure, alt))
     caption = (
         f"Test samples by class (rows) and predicted class (columns), {content.when_scored}, {_over(content)}, of the models "
         f"that clients use. A perfect model has the diagonal alone.{_first_methods(looks)}"
@@ -171,22 +178,21 @@ def confusions(content: ReportContent, looks: Looks) -> Panel | None:
 
 def _first_methods(looks: Looks) -> str:
     """Says that a panel has no view of the methods after the first ones; empty if it has all."""
-    shown, count = report_charts.MOST_BANDS, len(looks)
-    return f" Shown are the first {shown} of {count} methods." if count > shown else ""
+    shown = report_charts.MAX_BANDS
+    if len(looks) <= shown:
+        return ""
+    return f" Shown are the first {shown} of {len(looks)} methods."
 
 
 def _confusions(content: ReportContent, looks: Looks) -> dict[str, pd.DataFrame]:
     """Method -> test samples by class and predicted class, in the order of the methods."""
     entries = {entry["method"]: entry for entry in content.confusions}
-    return {
-        name: pd.DataFrame(
-            entries[name]["counts"],
-            index=entries[name]["classes"],
-            columns=entries[name]["classes"],
-        )
-        for name in looks
-        if name in entries
-    }
+    tables = {}
+    for name in looks:
+        if name in entries:
+            classes = entries[name]["classes"]
+            tables[name] = pd.DataFrame(entries[name]["counts"], index=classes, columns=classes)
+    return tables
 
 
 def _over(content: ReportContent) -> str:
@@ -195,22 +201,19 @@ def _over(content: ReportContent) -> str:
 
 def distributions(content: ReportContent, looks: Looks) -> Panel | None:
     """The distribution of the clients' scores under each method."""
-    metric, views = content.metric_of_clients, []
+    metric = content.metric_of_clients
+    title = f"{metric.word}{metric.axis_unit} of one client"
+    views = []
     for protocol, column in content.scores.items():
-        shown = _scored(content.clients, column.name, _judged(content, protocol, looks))
-        if shown:
-            title = f"{metric.word}{metric.axis_unit} of one client"
-            figure = report_charts.distribution(
-                content.clients, column.name, title, shown, metric.scale
-            )
-            label = wording.capital(MODELS[protocol])
-            views.append(
-                View(
-                    label,
-                    figure,
-                    f"{label}: {metric.word} of single clients under {wording.listing(shown)}.",
-                )
-            )
+        shown = _with_numbers(content.clients, column.name, _judged(content, protocol, looks))
+        if not shown:
+            continue
+        figure = report_charts.distribution(
+            content.clients, column.name, title, shown, metric.scale
+        )
+        label = wording.capital(MODELS[protocol])
+        alt = f"{label}: {metric.word} of single clients under {wording.listing(shown)}."
+        views.append(View(label, figure, alt))
     caption = (
         "Dots: one client under one seed (only the outliers if there are very many). "
         "Boxes show the middle half of the clients, with a line at the median."
@@ -232,24 +235,23 @@ def labels(content: ReportContent) -> Panel | None:
 
 def cost(content: ReportContent, looks: Looks) -> Panel | None:
     """Score by traffic and by time."""
-    column = content.metric.name
-    shown = _scored(content.rounds, column, _judged(content, content.plain, looks))
-    axes = (
+    metric = content.metric
+    judged = _judged(content, content.unprefixed_protocol, looks)
+    shown = _with_numbers(content.rounds, metric.name, judged)
+    if not shown:
+        return None
+    goal = metric.word + metric.axis_unit
+    views = []
+    for label, spent, title in (
         ("Traffic", "mb", "MB to and from all clients"),
         ("Time", "seconds", "seconds on the machine that ran this"),
-    )
-    goal, scale = content.metric.word + content.metric.axis_unit, content.metric.scale
-    views = [
-        View(
-            label,
-            report_charts.cost(content.rounds, spent, title, column, goal, shown, scale),
-            f"{goal} by {title}: {wording.listing(shown)}.",
+    ):
+        figure = report_charts.cost(
+            content.rounds, spent, title, metric.name, goal, shown, metric.scale
         )
-        for label, spent, title in axes
-        if shown
-    ]
-    towards = "higher" if content.metric.sign > 0 else "lower"
-    caption = f"Cost of the shared model's {content.metric.word}: {towards} and further left is better. Mean over seeds."
+        views.append(View(label, figure, f"{goal} by {title}: {wording.listing(shown)}."))
+    towards = "higher" if metric.sign > 0 else "lower"
+    caption = f"Cost of the shared model's {metric.word}: {towards} and further left is better. Mean over seeds."
     return _panel("cost", caption, views, list(shown.items()))
 
 
@@ -265,8 +267,10 @@ def pareto(content: ReportContent, looks: Looks) -> Panel | None:
     names = {"score": metric.word, "worst": "fairness", "mb": "traffic", "seconds": "time"}
     views = []
     for protocol in content.scores:
-        table = tradeoff(content.scored(protocol), metric)
-        for x, y in PAIRS if len(table) > 1 else ():
+        table = tradeoff(content.scores_of(protocol), metric)
+        if len(table) < 2:
+            continue
+        for x, y in PAIRS:
             label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"
             figure = Figure([report_charts.pareto(table, x, y, metric, titles, looks)])
             front = wording.listing(table.loc[on_front(table, x, y, metric), "method"])
@@ -288,10 +292,10 @@ def _panel(
 
 def _judged(content: ReportContent, protocol: str, looks: Looks) -> Looks:
     """The looks of the methods that a protocol judges."""
-    return {name: looks[name] for name in looks if name in content.judged(protocol)}
+    return {name: looks[name] for name in looks if name in content.judged_methods(protocol)}
 
 
-def _scored(table: pd.DataFrame, column: str, looks: Looks) -> Looks:
+def _with_numbers(table: pd.DataFrame, column: str, looks: Looks) -> Looks:
     """The looks of the methods that have a number in this column."""
     if column not in table:
         return {}

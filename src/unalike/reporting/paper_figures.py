@@ -20,9 +20,9 @@ def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, fol
     The folder is made if it does not exist; `ranks` is None if there are none. Raises `UnalikeError` if the figures cannot be
     written.
     """
-    shared = looks(
-        list(dict.fromkeys(label for _, content in contents for label in content.labels))
-    )
+    labels = dict.fromkeys(label for _, content in contents for label in content.labels)
+    # a method has the same look in all figures
+    shared = looks(list(labels))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         prefixes = _file_prefixes([name for name, _ in contents])
@@ -41,29 +41,32 @@ def save(contents: Sequence[tuple[str, ReportContent]], ranks: Ranks | None, fol
 def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tuple[str, Figure]]:
     """Yield (name, figure) for each chart that has data, protocol by protocol."""
     all_looks = shared or looks(content.labels)
-    metric, scale = content.metric, content.metric.scale
-    for protocol, score in content.scores.items():
-        judged = content.scored(protocol)
-        if judged.empty:
+    metric = content.metric
+    unit = metric.word + metric.axis_unit
+    for protocol, column in content.scores.items():
+        scores = content.scores_of(protocol)
+        if scores.empty:
             continue
-        style = {label: all_looks[label] for label in content.judged(protocol)}
-        suffix, column = "" if score.plain else f"-{protocol}", score.name
-        unit = metric.word + metric.axis_unit
-        if judged["difference"].notna().any():
-            compared = judged[judged["difference"].notna()]
-            yield (
-                f"differences{suffix}",
-                report_charts.forest(compared, content.baseline, metric, style),
-            )
+        style = {label: all_looks[label] for label in content.judged_methods(protocol)}
+        suffix = "" if column.unprefixed else f"-{protocol}"
+
+        compared = scores[scores["difference"].notna()]
+        if len(compared):
+            figure = report_charts.forest(compared, content.baseline, metric, style)
+            yield f"differences{suffix}", figure
+
         title = f"{unit}, {MODELS[protocol]}"
-        yield f"curves{suffix}", report_charts.curves(content.rounds, column, title, style, scale)
-        if column in content.clients and content.clients[column].notna().any():
+        figure = report_charts.curves(content.rounds, column.name, title, style, metric.scale)
+        yield f"curves{suffix}", figure
+
+        if column.name in content.clients and content.clients[column.name].notna().any():
             title = f"{unit} of one client"
-            yield (
-                f"clients{suffix}",
-                report_charts.distribution(content.clients, column, title, style, scale),
+            figure = report_charts.distribution(
+                content.clients, column.name, title, style, metric.scale
             )
-        traded = tradeoff(judged, metric)
+            yield f"clients{suffix}", figure
+
+        traded = tradeoff(scores, metric)
         if len(traded) > 1:
             titles = {
                 "score": unit,
@@ -74,7 +77,7 @@ def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tup
             plots = [
                 report_charts.pareto(traded, x, y, metric, titles, style) for x, y in PAIRS[:3]
             ]
-            yield f"pareto{suffix}", Figure(plots, 400)
+            yield f"pareto{suffix}", Figure(plots, height=400)
 
 
 def _file_prefixes(names: list[str]) -> list[str]:

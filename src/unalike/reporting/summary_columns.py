@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from unalike.metrics.columns import USED
+from unalike.metrics.columns import IN_USE
 from unalike.metrics.named_metrics import MISSING, Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
@@ -23,8 +23,20 @@ from unalike.statistics.moderated_t import ALPHA
 from unalike.statistics.verdicts import CANDIDATE
 
 SHOWN = (
-    *("method", "model", "verdict", "score", "sd", "difference", "interval", "p", "best"),
-    *("worst", "epsilon", "traffic", "time", "seeds"),
+    "method",
+    "model",
+    "verdict",
+    "score",
+    "sd",
+    "difference",
+    "interval",
+    "p",
+    "best",
+    "worst",
+    "epsilon",
+    "traffic",
+    "time",
+    "seeds",
 )
 """The columns that a terminal and a notebook show; epsilon only if a method is private."""
 
@@ -45,9 +57,7 @@ def summary_columns(
         "t": number("t test, p", "p", wording.probability),
         "p": number("p, corrected", "p_holm", wording.probability),
         "exact": number("sign flips, corrected p", "p_exact", wording.probability),
-        "won": TableColumn(
-            "Seeds won", lambda row: TableCell(f"{row['won']} of {row['pairs']}", row["won"])
-        ),
+        "won": TableColumn("Seeds won", _seeds_won),
         "better": number("Share won", "better", wording.share),
         "best": number("P(best)", "probability_best", wording.chance),
         "spread": number("Spread over clients (sd)", "client_sd", metric.amount),
@@ -58,11 +68,18 @@ def summary_columns(
         "time": number("Time", "seconds", wording.duration),
         "evaluation": number("Time of evaluation", "evaluation_seconds", wording.duration),
         "epsilon": number("Epsilon", lambda row: row.get("epsilon", math.nan), wording.decimal),
-        "loss": number(
-            "Loss", "loss", lambda loss: wording.decimal(loss, 3 if abs(loss) < 1000 else 0)
-        ),
+        "loss": number("Loss", "loss", _loss),
         "seeds": number("Seeds", "seeds"),
     }
+
+
+def _seeds_won(row: Row) -> TableCell:
+    return TableCell(f"{row['won']} of {row['pairs']}", row["won"])
+
+
+def _loss(loss: float) -> str:
+    """A loss with three decimals; one that has exploded without."""
+    return wording.decimal(loss, 3 if abs(loss) < 1000 else 0)
 
 
 def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
@@ -70,38 +87,42 @@ def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
 
     The best method that is no reference is bold, and so are those with the same score as printed.
     """
-    metric, scored = content.metric, content.scored(protocol)
-    own = scored.loc[~scored["method"].isin(content.rules.references), metric.name]
-    best = metric.amount(float(metric.sign * (metric.sign * own).max()))
-    by_name = summary_columns(metric, content.baseline)
+    metric = content.metric
+    scored = content.scores_of(protocol)
+    references = content.rules.references
+    no_references = scored.loc[~scored["method"].isin(references), metric.name]
+    best = metric.amount(float(metric.sign * (metric.sign * no_references).max()))
 
     def score(row: Row) -> TableCell:
-        mean, sd = row[metric.name], row[f"{metric.name}_sd"]
-        text = (
-            metric.amount(mean)
-            if math.isnan(sd)
-            else f"{metric.amount(mean)} ± {metric.amount(sd)}"
-        )
-        strong = row["method"] not in content.rules.references and metric.amount(mean) == best
-        return TableCell(text, mean, strong=strong)
+        mean = row[metric.name]
+        sd = row[f"{metric.name}_sd"]
+        text = metric.amount(mean)
+        is_best = row["method"] not in references and text == best
+        if not math.isnan(sd):
+            text = f"{text} ± {metric.amount(sd)}"
+        return TableCell(text, mean, strong=is_best)
+
+    def without_unit(difference: float) -> str:
+        return metric.difference(difference).removesuffix(metric.unit)
 
     def difference(row: Row) -> TableCell:
-        low, high = (
-            metric.difference(row[end]).removesuffix(metric.unit) for end in ("ci_low", "ci_high")
-        )
-        gain = metric.difference(row["difference"]).removesuffix(metric.unit)
-        return TableCell(
-            gain if MISSING in (gain, low) else f"{gain} [{low}, {high}]", row["difference"]
-        )
+        low = without_unit(row["ci_low"])
+        text = without_unit(row["difference"])
+        if MISSING not in (text, low):
+            text = f"{text} [{low}, {without_unit(row['ci_high'])}]"
+        return TableCell(text, row["difference"])
 
     unit = f" ({metric.unit.strip()})" if metric.unit else ""
-    return [
-        by_name["method"],
-        *([model_column(content)] if protocol == USED else []),
+    by_name = summary_columns(metric, content.baseline)
+    columns = [by_name["method"]]
+    if protocol == IN_USE:
+        columns.append(model_column(content))
+    columns += [
         TableColumn(f"{metric.title}{metric.axis_unit}", score),
         TableColumn(f"Difference{unit}", difference),
-        *(by_name[name] for name in ("p", "verdict", "worst", "traffic")),
     ]
+    columns += [by_name[name] for name in ("p", "verdict", "worst", "traffic")]
+    return columns
 
 
 def verdict(row: Mapping[str, Any]) -> str:
@@ -117,11 +138,13 @@ def model_column(content: ReportContent) -> TableColumn:
 def summary_tables(content: ReportContent) -> list[Table]:
     """One table for each protocol: the columns of `SHOWN`, under a caption that names the models if there are several tables."""
     columns = summary_columns(content.metric, content.baseline) | {"model": model_column(content)}
+    protocols = content.protocols_with_tables
     tables = []
-    for protocol in content.tabled:
-        scored = content.scored(protocol)
-        caption = wording.capital(MODELS[protocol]) if len(content.tabled) > 1 else ""
-        if len(scored):
-            shown = [columns[name] for name in SHOWN if name != "epsilon" or name in scored]
-            tables.append(Table.of(caption, shown, rows(scored)))
+    for protocol in protocols:
+        scored = content.scores_of(protocol)
+        if scored.empty:
+            continue
+        caption = wording.capital(MODELS[protocol]) if len(protocols) > 1 else ""
+        shown = [columns[name] for name in SHOWN if name != "epsilon" or name in scored]
+        tables.append(Table.of(caption, shown, rows(scored)))
     return tables

@@ -13,11 +13,14 @@ from unalike.reporting.findings import findings, privacy
 from unalike.reporting.html import fill
 from unalike.reporting.table import Table, interval, number, rows, words
 from unalike.statistics.client_scores import MEAN, POOLED
-from unalike.statistics.risks import FEWEST
+from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
 from unalike.statistics.verdicts import EQUAL, WORSE
 
-MOST_CLIENTS, MOST_RISKS, LONGEST = 12, 3, 240
-"""Most clients and warnings on the page, and letters of a warning. Of more clients, the largest losses and gains are shown."""
+MAX_SHOWN_CLIENTS = 12
+"""Most clients on the page. Of more clients, the largest losses and gains are shown."""
+MOST_RISKS = 3
+"""Most losing clients, and most warnings, on the page."""
+MAX_WARNING_LETTERS = 240
 
 
 def render(content: ReportContent) -> str:
@@ -55,41 +58,42 @@ def _clients(content: ReportContent) -> pd.DataFrame | None:
     scores = content.client_scores
     if scores.empty:
         return None
-    own = scores[
-        (scores["method"] == content.decision.leader) & ~scores["client"].isin([MEAN, POOLED])
-    ].dropna(subset="score")
-    gain = content.metric_of_clients.sign * own[f"to_{content.baseline}"]
-    own = own.assign(gain=gain).sort_values("gain", kind="stable")
-    if len(own) > MOST_CLIENTS:
-        own = own.iloc[[*range(MOST_CLIENTS // 2), *range(len(own) - MOST_CLIENTS // 2, len(own))]]
-    return None if own.empty else own
+    is_client = ~scores["client"].isin([MEAN, POOLED])
+    shown = scores[(scores["method"] == content.decision.leader) & is_client]
+    shown = shown.dropna(subset="score")
+    gain = content.metric_of_clients.sign * shown[f"to_{content.baseline}"]
+    shown = shown.assign(gain=gain).sort_values("gain", kind="stable")
+    if len(shown) > MAX_SHOWN_CLIENTS:
+        half = MAX_SHOWN_CLIENTS // 2
+        shown = pd.concat([shown.head(half), shown.tail(half)])
+    return None if shown.empty else shown
 
 
-def _table(content: ReportContent, own: pd.DataFrame) -> Table:
+def _table(content: ReportContent, clients: pd.DataFrame) -> Table:
     """Each client with the best candidate: score, gain or loss with its interval, and that in one word."""
-    best, metric, to = content.decision.leader, content.metric_of_clients, f"to_{content.baseline}"
+    best = content.decision.leader
+    metric = content.metric_of_clients
+    difference = f"to_{content.baseline}"
     columns = [words("Client", "client"), number("Test samples", "n_test", wording.whole)]
-    if own["n_positive"].notna().any():
+    if clients["n_positive"].notna().any():
         columns.append(number("Positives", "n_positive", wording.whole))
     columns.append(number(metric.title, "score", metric.text))
     if best != content.baseline:
+        title = f"{wording.confidence(content.rules.level)} interval"
         columns += [
             difference_to(content.baseline, metric),
-            interval(
-                f"{wording.confidence(content.rules.level)} interval",
-                f"{to}_low",
-                f"{to}_high",
-                metric.interval,
-            ),
-            words("Shown", lambda row: _shown(row, to, metric.sign)),
+            interval(title, f"{difference}_low", f"{difference}_high", metric.interval),
+            words("Shown", lambda row: _shown(row, difference, metric.sign)),
         ]
-    return Table.of(f"Every client with {best}", columns, rows(own))
+    return Table.of(f"Every client with {best}", columns, rows(clients))
 
 
-def _shown(row: dict[str, Any], to: str, sign: int) -> str:
+def _shown(row: dict[str, Any], difference: str, sign: int) -> str:
     """Whether the interval of a client's difference shows a gain or a loss."""
-    low, high = sorted((sign * row[f"{to}_low"], sign * row[f"{to}_high"]))
-    return "gain" if low > 0 else "loss" if high < 0 else "neither"
+    low, high = sorted((sign * row[f"{difference}_low"], sign * row[f"{difference}_high"]))
+    if low > 0:
+        return "gain"
+    return "loss" if high < 0 else "neither"
 
 
 def _about(content: ReportContent) -> str:
@@ -105,36 +109,47 @@ def _about(content: ReportContent) -> str:
 
 def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
     """The clients that lose, the epsilon of private methods, the warnings of the report, and what holds of every comparison."""
-    warnings = [
-        wording.short(text, LONGEST) for text in (*content.warnings, *findings(content).cautions)
-    ]
-    worst, found = list(content.decision.losers.items())[:MOST_RISKS], []
-    if lose := [f"{name} ({content.metric.difference(d)})" for name, (d, *_) in worst]:
-        found.append(
-            f"With {content.decision.best}, on average these clients lose: {wording.listing(lose)}."
+    sentences = []
+    worst = list(content.decision.losers.items())[:MOST_RISKS]
+    losses = [f"{name} ({content.metric.difference(loss)})" for name, (loss, *_) in worst]
+    if losses:
+        sentences.append(
+            f"With {content.decision.best}, on average these clients lose: {wording.listing(losses)}."
         )
     if clients is not None:
-        fewest = np.minimum(clients["n_positive"], clients["n_test"] - clients["n_positive"])
-        if few := list(map(str, clients["client"][fewest < FEWEST])):
-            found.append(
-                f"Fewer than {FEWEST} test samples of one outcome, so that nothing is certain: {wording.few(few, 'client')}."
+        negatives = clients["n_test"] - clients["n_positive"]
+        fewest = np.minimum(clients["n_positive"], negatives)
+        few = [str(name) for name in clients["client"][fewest < MIN_SAMPLES_OF_CLASS]]
+        if few:
+            sentences.append(
+                f"Fewer than {MIN_SAMPLES_OF_CLASS} test samples of one outcome, so that nothing is certain: "
+                f"{wording.few(few, 'client')}."
             )
-    always = "These are past data. New patients, devices or rules of coding can change every number; test again before use."
-    return [*found, *privacy(content), *warnings[:MOST_RISKS], always]
+    sentences += privacy(content)
+    warnings = [*content.warnings, *findings(content).cautions]
+    sentences += [wording.short(text, MAX_WARNING_LETTERS) for text in warnings[:MOST_RISKS]]
+    # holds of every comparison, and stands last for that
+    sentences.append(
+        "These are past data. New patients, devices or rules of coding can change every number; test again before use."
+    )
+    return sentences
 
 
 def _cost(content: ReportContent) -> str:
     """Traffic and time of a training run with the best candidate, and how many times those of the baseline they are."""
-    found = content.decision
-    table = {row["method"]: row for row in rows(content.scored(content.decisive))}
-    if (name := found.leader) not in table:
+    decision = content.decision
+    table = {row["method"]: row for row in rows(content.scores_of(content.deciding_protocol))}
+    name = decision.leader
+    if name not in table:
         return "The cost was not measured."
     row = table[name]
-    sent, time = wording.megabytes(row["mb_down"] + row["mb_up"]), wording.duration(row["seconds"])
-    own = f"One training run of {name}: {sent} MB sent, {time} of computation"
+    sent = wording.megabytes(row["mb_down"] + row["mb_up"])
+    cost = f"One training run of {name}: {sent} MB sent, {wording.duration(row['seconds'])} of computation"
     times = [
         f"{ratio:.1f} times the {what}"
-        for what, ratio in found.cost.items()
+        for what, ratio in decision.cost.items()
         if math.isfinite(ratio)
     ]
-    return f"{own}{f' ({wording.listing(times)} of {content.baseline})' if times and name != content.baseline else ''}."
+    if not times or name == content.baseline:
+        return f"{cost}."
+    return f"{cost} ({wording.listing(times)} of {content.baseline})."

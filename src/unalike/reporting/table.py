@@ -66,11 +66,11 @@ class Table:
     @classmethod
     def of(cls, caption: str, columns: Sequence[TableColumn], rows: Iterable[Any]) -> Table:
         """The cells of every row under the titles of the columns."""
-        return cls(
-            caption,
-            [c.title for c in columns],
-            [[column.cell(row) for column in columns] for row in rows],
-        )
+        titles = [column.title for column in columns]
+        cells = []
+        for row in rows:
+            cells.append([column.cell(row) for column in columns])
+        return cls(caption, titles, cells)
 
     @property
     def texts(self) -> list[list[str]]:
@@ -120,11 +120,14 @@ def number(title: str, get: Get, form: Callable[[Any], str] = str) -> TableColum
 
 def interval(title: str, low: Get, high: Get, form: Callable[[float, float], str]) -> TableColumn:
     """A column of intervals, sorted by their lower ends; a dash where there is none."""
-    ends = [itemgetter(get) if isinstance(get, str) else get for get in (low, high)]
+    lower_end = itemgetter(low) if isinstance(low, str) else low
+    upper_end = itemgetter(high) if isinstance(high, str) else high
 
     def cell(row: Any) -> TableCell:
-        limits = [end(row) for end in ends]
-        return TableCell(MISSING if any(map(math.isnan, limits)) else form(*limits), limits[0])
+        lower = lower_end(row)
+        upper = upper_end(row)
+        is_missing = math.isnan(lower) or math.isnan(upper)
+        return TableCell(MISSING if is_missing else form(lower, upper), lower)
 
     return TableColumn(title, cell)
 
@@ -132,42 +135,57 @@ def interval(title: str, low: Get, high: Get, form: Callable[[float, float], str
 def markdown(table: Table) -> str:
     """The table in Markdown; its caption is left out."""
     sides = ["--:" if numeric else ":--" for numeric in table.numeric]
-    body = [
-        [f"**{cell.text}**" if cell.strong else cell.text for cell in row] for row in table.rows
-    ]
-    lines = [table.columns, sides, *body]
-    return "\n".join(
-        f"| {' | '.join(text.translate(_MARKDOWN) for text in line)} |" for line in lines
-    )
+    lines = [_markdown_line(table.columns), _markdown_line(sides)]
+    for row in table.rows:
+        lines.append(
+            _markdown_line([f"**{cell.text}**" if cell.strong else cell.text for cell in row])
+        )
+    return "\n".join(lines)
+
+
+def _markdown_line(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(text.translate(_MARKDOWN) for text in texts)} |"
 
 
 def latex(table: Table, label: str = "") -> str:
     """The table in LaTeX, for the package booktabs: a floating table if it has a caption and is given a label."""
-    cells = [
-        [rf"\textbf{{{_escaped(c.text)}}}" if c.strong else _escaped(c.text) for c in row]
-        for row in table.rows
-    ]
-    head, *body = [" & ".join(row) + r" \\" for row in (map(_escaped, table.columns), *cells)]
     sides = "".join("r" if numeric else "l" for numeric in table.numeric)
-    begin, end = rf"\begin{{tabular}}{{{sides}}}", r"\end{tabular}"
-    lines = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", end]
+    lines = [
+        rf"\begin{{tabular}}{{{sides}}}",
+        r"\toprule",
+        _latex_line([_escaped(title) for title in table.columns]),
+        r"\midrule",
+    ]
+    for row in table.rows:
+        lines.append(_latex_line([_latex_cell(cell) for cell in row]))
+    lines += [r"\bottomrule", r"\end{tabular}"]
     if label:
         caption = [rf"\caption{{{_escaped(table.caption)}}}", rf"\label{{{label}}}"]
         lines = [r"\begin{table}", r"\centering", *caption, *lines, r"\end{table}"]
     return "\n".join(lines)
 
 
-def plain(table: Table) -> str:
+def _latex_line(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _latex_cell(cell: TableCell) -> str:
+    text = _escaped(cell.text)
+    return rf"\textbf{{{text}}}" if cell.strong else text
+
+
+def aligned_text(table: Table) -> str:
     """The table as lines of aligned text, for `print`."""
     lines = [table.columns, *table.texts]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(table.columns))]
-    sides = [">" if numeric else "<" for numeric in table.numeric]
-    return "\n".join(
-        "  ".join(
-            f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths)
-        ).rstrip()
-        for line in lines
-    )
+    forms = []
+    for i, numeric in enumerate(table.numeric):
+        width = max(len(line[i]) for line in lines)
+        forms.append(f">{width}" if numeric else f"<{width}")
+    aligned = []
+    for line in lines:
+        cells = [format(text, form) for text, form in zip(line, forms)]
+        aligned.append("  ".join(cells).rstrip())
+    return "\n".join(aligned)
 
 
 def html(table: Table) -> str:

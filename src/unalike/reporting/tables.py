@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from unalike.metrics.columns import USED
+from unalike.metrics.columns import IN_USE
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
 from unalike.reporting.content import MODELS, ReportContent
@@ -20,14 +21,12 @@ from unalike.statistics.scores import client_effects, scoring_rule, tail_mean
 
 def scores(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """Score, difference and interval of every method under one protocol; None if the protocol scored no method."""
-    shown = content.scored(protocol)
+    shown = content.scores_of(protocol)
     by_name = summary_columns(content.metric, content.baseline, looks)
-    columns = [
-        by_name["method"],
-        *([model_column(content)] if protocol == USED else []),
-        by_name["score"],
-        by_name["sd"],
-    ]
+    columns = [by_name["method"]]
+    if protocol == IN_USE:
+        columns.append(model_column(content))
+    columns += [by_name["score"], by_name["sd"]]
     if shown["difference"].notna().any():
         columns += [by_name[name] for name in ("verdict", "difference", "interval", "p", "best")]
     further = [other for other in content.columns.further if other.name in content.rounds]
@@ -39,7 +38,7 @@ def scores(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
 
 def tests(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """All numbers behind the verdicts under one protocol; None if nothing could be tested."""
-    shown = content.scored(protocol).dropna(subset="p")
+    shown = content.scores_of(protocol).dropna(subset="p")
     by_name = summary_columns(content.metric, content.baseline, looks)
     names = ("method", "difference", "interval", "bootstrap", "t", "p", "exact", "won", "better")
     columns = [by_name[name] for name in names]
@@ -48,37 +47,38 @@ def tests(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
 
 def target(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """The cost until a protocol's score first reaches the target, by default the baseline's final mean."""
-    column, metric = content.scores[protocol], content.metric
-    final = tail_mean(content.rounds, column)
-    if content.target is None and content.baseline not in final.index.get_level_values("method"):
+    column = content.scores[protocol]
+    metric = content.metric
+    goal = content.target
+    what = ""
+    if goal is None:
+        final = tail_mean(content.rounds, column)
+        if content.baseline not in final.index.get_level_values("method"):
+            return None
+        goal = float(final.loc[content.baseline].mean())
+        what = f", the final mean of {content.baseline}"
+    # a baseline that diverged has no final mean
+    if not math.isfinite(goal):
         return None
-    goal = float(final.loc[content.baseline].mean()) if content.target is None else content.target
-    if not math.isfinite(goal):  # the baseline diverged
-        return None
-    lost = Counter(end["method"] for end in content.ends if end["why"] == DIVERGED)
-    judged = content.rounds["method"].isin(content.scored(protocol)["method"])
-    spent = to_target(content.rounds[judged], goal, column, lost)
+    diverged = Counter(end["method"] for end in content.ends if end["why"] == DIVERGED)
+    is_judged = content.rounds["method"].isin(content.scores_of(protocol)["method"])
+    spent = to_target(content.rounds[is_judged], goal, column, lost=diverged)
 
-    def rounds(row: Row) -> str:
+    def rounds(row: Row) -> TableCell:
         missing = row["seeds"] - row["reached"]
-        return f"not reached by {missing} of {row['seeds']}" if missing else f"{row['round']:.1f}"
+        text = f"not reached by {missing} of {row['seeds']}" if missing else f"{row['round']:.1f}"
+        return TableCell(text, row["round"])
 
     by_name = summary_columns(metric, content.baseline, looks)
     columns = [
         by_name["method"],
-        TableColumn("Rounds", lambda row: TableCell(rounds(row), row["round"])),
+        TableColumn("Rounds", rounds),
         number("MB", "mb", wording.megabytes),
         by_name["time"],
         by_name["seeds"],
     ]
-    what = metric.text(goal) + (
-        f", the final mean of {content.baseline}" if content.target is None else ""
-    )
-    return _table(
-        f"Cost to reach {metric.word} {what}, {MODELS[protocol]}: mean over seeds, if all reach it",
-        columns,
-        spent,
-    )
+    caption = f"Cost to reach {metric.word} {metric.text(goal)}{what}, {MODELS[protocol]}: mean over seeds, if all reach it"
+    return _table(caption, columns, spent)
 
 
 def ends(content: ReportContent, looks: Looks) -> Table | None:
@@ -99,24 +99,25 @@ def ends(content: ReportContent, looks: Looks) -> Table | None:
 
 def estimate(content: ReportContent) -> Table | None:
     """The estimated cost beside the actual one; None if there is no estimate."""
+    one_decimal = partial(wording.decimal, digits=1)
     columns = [
         words("Cost of", "what"),
         words("", "unit"),
-        number("Estimated", "estimated", lambda value: wording.decimal(value, 1)),
-        number("Actual", "actual", lambda value: wording.decimal(value, 1)),
+        number("Estimated", "estimated", one_decimal),
+        number("Actual", "actual", one_decimal),
     ]
-    table = pd.DataFrame(content.estimate, columns=["what", "unit", "estimated", "actual"]).astype(
-        {"actual": float}
-    )
+    table = pd.DataFrame(content.estimate, columns=["what", "unit", "estimated", "actual"])
+    table = table.astype({"actual": float})
     return _table("Cost per run: the estimate of --dry-run and the actual cost", columns, table)
 
 
 def effects(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """Spread over clients, worst clients, and gains and losses of clients compared with the baseline."""
-    metric, base = content.metric, content.baseline
-    shown = content.scored(protocol)[["method", "client_sd", "worst_decile"]].merge(
-        client_effects(content.clients, base, content.scores[protocol]), on="method"
-    )
+    metric = content.metric
+    base = content.baseline
+    spread = content.scores_of(protocol)[["method", "client_sd", "worst_decile"]]
+    gains = client_effects(content.clients, base, content.scores[protocol])
+    shown = spread.merge(gains, on="method")
     shown = shown[shown["worst"].notna()]
     by_name = summary_columns(metric, base, looks)
     columns = [
@@ -141,24 +142,27 @@ def single_clients(content: ReportContent, looks: Looks) -> Table | None:
     """
     metric = content.metric
     first = content.clients[content.clients["seed"] == content.seed]
-    wide = pd.concat(
-        [_wide(first, content.scores[name].name, _TAGS[name]) for name in content.tabled], axis=1
-    )
-    facts = first.groupby("client", sort=False)[["n_train", "n_test"]].first()
-    columns = [words("Client", "client"), number("Training samples", "n_train", wording.whole)]
-    columns += [
-        number("Test samples", "n_test", wording.whole),
-        *(number(str(n), str(n), metric.text) for n in wide),
+    by_protocol = [
+        _by_client(first, content.scores[name].name, suffix=_SUFFIXES[name])
+        for name in content.protocols_with_tables
     ]
-    return _table(f"Every client, seed {content.seed}", columns, facts.join(wide).reset_index())
+    scores = pd.concat(by_protocol, axis=1)
+    sizes = first.groupby("client", sort=False)[["n_train", "n_test"]].first()
+    columns = [
+        words("Client", "client"),
+        number("Training samples", "n_train", wording.whole),
+        number("Test samples", "n_test", wording.whole),
+    ]
+    columns += [number(str(name), str(name), metric.text) for name in scores]
+    return _table(f"Every client, seed {content.seed}", columns, sizes.join(scores).reset_index())
 
 
-_TAGS = {
+_SUFFIXES = {
     "server": "",
     "clients": "",
     "personal": ", personal",
     "local": ", after local training",
-    USED: ", in use",
+    IN_USE: ", in use",
 }
 
 
@@ -166,8 +170,10 @@ def costs(content: ReportContent, looks: Looks) -> Table | None:
     """Traffic and time of a whole run."""
     by_name = summary_columns(content.metric, content.baseline, looks)
     spent = totals(content.rounds).reindex(content.labels).rename_axis("method").reset_index()
-    known = ("evaluation",) if spent["evaluation_seconds"].notna().any() else ()
-    columns = [by_name[name] for name in ("method", "down", "up", "time", *known)]
+    names = ["method", "down", "up", "time"]
+    if spent["evaluation_seconds"].notna().any():
+        names.append("evaluation")
+    columns = [by_name[name] for name in names]
     return _table("A whole run with all its clients, mean over seeds", columns, spent)
 
 
@@ -185,6 +191,7 @@ def wire(content: ReportContent, looks: Looks) -> Table | None:
 
 
 def methods(content: ReportContent, looks: Looks) -> Table | None:
+    """The methods with every field, and with a local training of their own where some have one."""
     columns = [words("Method", "method", looks), words("Every field", "spec")]
     if any(method.work for method in content.methods):
         columns.append(words("Local training of its own", "work"))
@@ -194,13 +201,13 @@ def methods(content: ReportContent, looks: Looks) -> Table | None:
     return _table("The methods, with every field", columns, specs)
 
 
-def facts(caption: str, values: dict[str, Any]) -> Table | None:
+def names_and_values(caption: str, values: dict[str, Any]) -> Table | None:
     """A table of names and values, such as versions."""
     if not values:
         return None
     columns = [
         words("Name", lambda item: item[0]),
-        words("Value", lambda item: wording.plain(item[1])),
+        words("Value", lambda item: wording.value(item[1])),
     ]
     return Table.of(caption, columns, values.items())
 
@@ -209,10 +216,11 @@ def _table(caption: str, columns: list[TableColumn], table: pd.DataFrame) -> Tab
     return None if table.empty else Table.of(caption, columns, rows(table))
 
 
-def _wide(clients: pd.DataFrame, column: str, tag: str) -> pd.DataFrame:
+def _by_client(clients: pd.DataFrame, column: str, suffix: str) -> pd.DataFrame:
     """One column by client (rows) and method (columns); methods without a score are left out."""
     if column not in clients:
         return pd.DataFrame(index=clients["client"].unique())
-    order = clients["method"].unique()
-    table = clients.pivot(index="client", columns="method", values=column).reindex(columns=order)
-    return table.dropna(axis=1, how="all").add_suffix(tag)
+    table = clients.pivot(index="client", columns="method", values=column)
+    # in the order of the methods, not sorted by their names
+    table = table.reindex(columns=clients["method"].unique())
+    return table.dropna(axis=1, how="all").add_suffix(suffix)

@@ -17,6 +17,7 @@ def confidence(level: float) -> str:
 
 
 def decimal(value: float, digits: int = 3) -> str:
+    """A number with so many decimals."""
     return as_text(value, f"{value:,.{digits}f}")
 
 
@@ -48,17 +49,23 @@ def chance(value: float) -> str:
     """A probability that was estimated: never 0 % or 100 %."""
     if value > 0.99:
         return f">\u00a099{PERCENT}"
-    return f"<\u00a01{PERCENT}" if value < 0.01 else share(value)
+    if value < 0.01:
+        return f"<\u00a01{PERCENT}"
+    return share(value)
 
 
 def megabytes(value: float) -> str:
-    return as_text(value, f"{value:,.1f}" if 1 <= value < 100 else significant(value))
+    text = f"{value:,.1f}" if 1 <= value < 100 else significant(value)
+    return as_text(value, text)
 
 
 def duration(seconds: float) -> str:
+    """A time in seconds, minutes or hours, whichever is easy to read."""
     if math.isnan(seconds) or seconds < 120:
         return as_text(seconds, f"{seconds:.1f} s")
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def size(count: float) -> str:
@@ -69,7 +76,8 @@ def size(count: float) -> str:
     return as_text(count, f"{count:.0f} B")
 
 
-def plain(value: object) -> str:
+def value(value: object) -> str:
+    """A value of any kind; a number with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -89,7 +97,7 @@ def capital(text: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def short(text: str, limit: int = 38) -> str:

@@ -27,7 +27,7 @@ from unalike.methods.plan import (
 )
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TIMES
-from unalike.metrics.metrics import Custom, in_front
+from unalike.metrics.metrics import Custom, leading_columns
 from unalike.runtime.processes.launch import backend_here, follow_leader, require_folder
 from unalike.runtime.records.history import History, Row
 from unalike.runtime.records.recording import Hook
@@ -379,7 +379,7 @@ def _row(
         "bytes_down": result.bytes_down,
         "bytes_up": result.bytes_up,
     }
-    return effort | in_front(scores) | cost | scores
+    return effort | leading_columns(scores) | cost | scores
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,14 +18,21 @@ from unalike.statistics.scores import worst_decile
 from unalike.statistics.summary import scores_by_seed
 from unalike.statistics.verdicts import Rules
 
-POOLED, MEAN = "all test samples pooled", "mean of the clients"
-"""The rows below the clients: the score of all test samples as if they were of one client, and the clients' unweighted mean."""
+POOLED = "all test samples pooled"
+"""The row of the score of all test samples, as if they were of one client."""
+MEAN = "mean of the clients"
+"""The row of the clients' unweighted mean."""
+
+
+def _of_worst_tenth(metric: Metric) -> Metric:
+    """The metric of the worst tenth of the clients, in the columns of the metric itself."""
+    return replace(metric.of_worst_tenth, name=metric.name)
 
 
 ACROSS: dict[str, Callable[[Metric], Metric]] = {
     "pooled": lambda metric: metric,
     "clients": lambda metric: metric.of_clients,
-    "worst": lambda metric: replace(metric.of_worst_tenth, name=metric.name),
+    "worst": _of_worst_tenth,
 }
 """The score of all clients that decides -> its metric, in the columns of the metric itself: that of all test samples together, its
 mean over the clients, its mean over the worst tenth of them."""
@@ -39,25 +47,30 @@ def scored_across(
     """
     if across not in ACROSS:
         raise unknown("value of across", across, ACROSS)
-    scores = (
-        [] if client_rounds is None else [c.name for c in columns.scores if c.name in client_rounds]
-    )
-    if client_rounds is None or not scores:
+    names = []
+    if client_rounds is not None:
+        names = [column.name for column in columns.scores if column.name in client_rounds]
+    if client_rounds is None or not names:
         raise UnalikeError(
             f"across={across!r} needs scores of single clients by round, which are kept for at most 100 clients"
         )
-    made, key = ACROSS[across](columns.metric), ["method", "seed", "round"]
-    by_round = client_rounds.groupby(key, sort=False)[scores]
-    values = (
-        by_round.mean()
-        if across == "clients"
-        else by_round.agg(partial(worst_decile, metric=columns.metric))
-    )
-    replaced = values.reindex(pd.MultiIndex.from_frame(rounds[key]))
-    changed = (replace(c, metric=made) if c.metric == columns.metric else c for c in columns.all)
-    return rounds.assign(**{name: replaced[name].to_numpy() for name in scores}), Columns(
-        tuple(changed)
-    )
+
+    # one score of all clients for each round
+    metric = columns.metric
+    key = ["method", "seed", "round"]
+    by_round = client_rounds.groupby(key, sort=False)[names]
+    of_worst_tenth = partial(worst_decile, metric=metric)
+    values = by_round.mean() if across == "clients" else by_round.agg(of_worst_tenth)
+
+    # it takes the place of the pooled score, so that all that follows reads it
+    in_order_of_rounds = values.reindex(pd.MultiIndex.from_frame(rounds[key]))
+    replaced = {name: in_order_of_rounds[name].to_numpy() for name in names}
+    metric_across = ACROSS[across](metric)
+    changed = [
+        replace(column, metric=metric_across) if column.metric == metric else column
+        for column in columns.all
+    ]
+    return rounds.assign(**replaced), Columns(tuple(changed))
 
 
 def client_scores(
@@ -78,68 +91,88 @@ def client_scores(
     """
     if column.name not in clients:
         return pd.DataFrame()
-    pooled = scores_by_seed(rounds, column)
-    counts = clients.set_index(["method", "seed", "client"]).reindex(
-        columns=["n_test", "n_positive"]
-    )
-    sizes = counts[counts["n_test"] > 0].groupby("client", sort=False).mean()
-    sizes.loc[POOLED] = counts.groupby(["method", "seed"]).sum(min_count=1).mean()
-    by_method = {}
-    for method, own in clients.groupby("method", sort=False):
-        wide = own.pivot(index="seed", columns="client", values=column.name)[
-            list(own["client"].unique())
-        ]
-        if wide.notna().any(axis=None):
-            whole = pooled.get(str(method), pd.Series(dtype=float)).reindex(wide.index)
-            by_method[str(method)] = wide.assign(**{MEAN: wide.mean(axis=1), POOLED: whole})
-    rows, widest = [], column.metric.high - column.metric.low
-    for method, wide in by_method.items():
-        for name in wide:
-            values = wide[name].dropna()
-            if values.empty and (name == POOLED or name not in sizes.index):
+    sizes = _sizes(clients)
+    by_method = _scores_by_method(rounds, clients, column)
+    rows = []
+    for method, table in by_method.items():
+        for client in table:
+            scores = table[client].dropna()
+            if scores.empty and (client == POOLED or client not in sizes.index):
                 continue
-            row = {
-                "method": method,
-                "client": name,
-                **sizes.reindex([name]).iloc[0].to_dict(),
-                "seeds": len(values),
-            }
-            row |= dict(zip(("score", "low", "high"), _mean(values, rules), strict=True))
-            row["low"], row["high"] = (
-                max(row["low"], column.metric.low),
-                min(row["high"], column.metric.high),
-            )
+            size = sizes.reindex([client]).iloc[0].to_dict()
+            row: dict[Any, Any] = {"method": method, "client": client}
+            row |= size
+            row["seeds"] = len(scores)
+            row |= _score(scores, column.metric, rules)
             for other in others:
-                d = (
-                    _differences(values, by_method.get(other, pd.DataFrame()), name)
-                    if other != method
-                    else []
-                )
-                mean, *ends = _mean(d, rules)
-                ends = [float(np.clip(end, -widest, widest)) for end in ends]
-                row |= dict(
-                    zip(
-                        (f"to_{other}", f"to_{other}_low", f"to_{other}_high"),
-                        (mean, *ends),
-                        strict=True,
-                    )
-                )
+                differences: list[float] = []
+                if other != method and other in by_method:
+                    differences = _differences(scores, by_method[other], client)
+                row |= _comparison(other, differences, column.metric, rules)
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _differences(values: pd.Series, other: pd.DataFrame, client: object) -> list[float]:
+def _sizes(clients: pd.DataFrame) -> pd.DataFrame:
+    """Samples by client (index), means over the seeds in which it is tested, and of all clients together: `n_test n_positive`."""
+    counts = clients.set_index(["method", "seed", "client"])
+    counts = counts.reindex(columns=["n_test", "n_positive"])
+    tested = counts[counts["n_test"] > 0]
+    sizes = tested.groupby("client", sort=False).mean()
+    of_all = counts.groupby(["method", "seed"]).sum(min_count=1)
+    sizes.loc[POOLED] = of_all.mean()
+    return sizes
+
+
+def _scores_by_method(
+    rounds: pd.DataFrame, clients: pd.DataFrame, column: Column
+) -> dict[str, pd.DataFrame]:
+    """Method -> scores by seed (rows) and client (columns), and the columns `MEAN` and `POOLED`; methods with scores alone."""
+    pooled = scores_by_seed(rounds, column)
+    by_method = {}
+    for method, rows in clients.groupby("method", sort=False):
+        table = rows.pivot(index="seed", columns="client", values=column.name)
+        # in the order of the clients, not sorted by their names
+        table = table[list(rows["client"].unique())]
+        if not table.notna().any(axis=None):
+            continue
+        of_all = pooled.get(str(method), pd.Series(dtype=float)).reindex(table.index)
+        by_method[str(method)] = table.assign(**{MEAN: table.mean(axis=1), POOLED: of_all})
+    return by_method
+
+
+def _score(scores: pd.Series, metric: Metric, rules: Rules) -> dict[str, float]:
+    """`score low high`: the mean over the seeds with its interval, cut where the metric ends."""
+    mean, low, high = _mean(scores, rules)
+    return {"score": mean, "low": max(low, metric.low), "high": min(high, metric.high)}
+
+
+def _comparison(
+    other: str, differences: Sequence[float], metric: Metric, rules: Rules
+) -> dict[str, float]:
+    """`to_X to_X_low to_X_high`: the mean difference to a method with its interval, cut at the largest possible difference."""
+    mean, low, high = _mean(differences, rules)
+    largest = metric.high - metric.low
+    return {
+        f"to_{other}": mean,
+        f"to_{other}_low": float(np.clip(low, -largest, largest)),
+        f"to_{other}_high": float(np.clip(high, -largest, largest)),
+    }
+
+
+def _differences(scores: pd.Series, other: pd.DataFrame, client: object) -> list[float]:
     """The differences to the other method's scores of a client, for the seeds that both have."""
-    base = other[client].dropna() if client in other else pd.Series(dtype=float)
-    return [
-        difference(float(values[seed]), float(base[seed]))
-        for seed in values.index.intersection(base.index)
-    ]
+    if client not in other:
+        return []
+    base = other[client].dropna()
+    seeds = scores.index.intersection(base.index)
+    return [difference(float(scores[seed]), float(base[seed])) for seed in seeds]
 
 
 def _mean(values: Sequence[float] | pd.Series, rules: Rules) -> tuple[float, float, float]:
     """The mean of a value per seed with its interval; NaN where there is none."""
     if not len(values):
         return math.nan, math.nan, math.nan
-    tested = moderated_t(np.asarray(values, float)[:, None], rules.level, rules.overlap)
+    by_seed = np.asarray(values, float)[:, None]
+    tested = moderated_t(by_seed, rules.level, rules.overlap)
     return float(np.mean(values)), float(tested.low[0]), float(tested.high[0])

@@ -5,12 +5,16 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from unalike.metrics.columns import TIMES, Column
 from unalike.metrics.named_metrics import Metric
 from unalike.statistics.inference import without_rounding
 from unalike.statistics.scores import require_columns
+
+_TARGET = ["method", "seeds", "reached", "round", "mb", "seconds"]
+"""The columns of `to_target`."""
 
 
 def to_target(
@@ -25,30 +29,26 @@ def to_target(
     would favor the method. Only evaluated rounds after round 0 count. `lost`: method -> number of its seeds that diverged;
     `rounds` has no rows of them, and they count as seeds that did not reach the target.
     """
-    metric, name = column.metric, column.name
-    spent = (
-        cumulative(rounds)
-        .assign(mb=lambda table: table["mb_down"] + table["mb_up"])
-        .sort_values("round")
-    )
+    metric = column.metric
+    spent = cumulative(rounds)
+    spent = spent.assign(mb=spent["mb_down"] + spent["mb_up"]).sort_values("round")
     rows: list[dict[str, Any]] = []
     for method in rounds["method"].unique():
-        own = spent[spent["method"] == method]
-        scored = own[(own["round"] >= 1) & own[name].notna()]
-        there = scored[metric.sign * (scored[name] - target) >= -1e-12]
-        first = there.groupby("seed")[["round", "mb", "seconds"]].first()
+        of_method = spent[spent["method"] == method]
+        scored = of_method[(of_method["round"] >= 1) & of_method[column.name].notna()]
         seeds = int(scored["seed"].nunique())
-        if seeds:
-            seeds += lost.get(method, 0)
-            means = first.mean() if len(first) == seeds else first.mean() * math.nan
-            rows.append(
-                {"method": method, "seeds": seeds, "reached": len(first)}
-                | {str(k): v for k, v in means.items()}
-            )
+        if not seeds:
+            continue
+        seeds += lost.get(method, 0)
+        reached = scored[metric.sign * (scored[column.name] - target) >= -1e-12]
+        first = reached.groupby("seed")[["round", "mb", "seconds"]].first()
+        means = first.mean()
+        # the mean of the seeds that succeeded would favor the method
+        if len(first) < seeds:
+            means = means * math.nan
+        row = {"method": method, "seeds": seeds, "reached": len(first)}
+        rows.append(row | {str(name): mean for name, mean in means.items()})
     return pd.DataFrame(rows, columns=_TARGET)
-
-
-_TARGET = ["method", "seeds", "reached", "round", "mb", "seconds"]
 
 
 def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) -> pd.Series:
@@ -57,12 +57,13 @@ def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) 
     Higher is better in the columns `more`, lower in the columns `less`. A row with a missing number is not on the front.
     """
     goods = pd.concat([table[list(more)], -table[list(less)]], axis=1).to_numpy(dtype=float)
-    whole = ~pd.isna(goods).any(axis=1)
-    beaten = [
-        ((goods[whole] >= row).all(axis=1) & (goods[whole] > row).any(axis=1)).any()
-        for row in goods
-    ]
-    return pd.Series(whole & ~pd.Series(beaten, dtype=bool).to_numpy(), index=table.index)
+    complete = ~np.isnan(goods).any(axis=1)
+    rivals = goods[complete]
+    on_front = complete.copy()
+    for i, row in enumerate(goods):
+        beats_row = (rivals >= row).all(axis=1) & (rivals > row).any(axis=1)
+        on_front[i] &= not beats_row.any()
+    return pd.Series(on_front, index=table.index)
 
 
 def totals(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -72,9 +73,11 @@ def totals(rounds: pd.DataFrame) -> pd.DataFrame:
     A run that is evaluated only every few rounds has rows only for these rounds. Each row then counts for all rounds since the
     row before.
     """
-    names = ["mb_down", "mb_up", *TIMES, *(["epsilon"] if "epsilon" in rounds else [])]
-    run = cumulative(rounds).groupby(["method", "seed"], sort=False)[names].max()
-    return run.groupby("method", sort=False).mean()
+    names = ["mb_down", "mb_up", *TIMES]
+    if "epsilon" in rounds:
+        names.append("epsilon")
+    by_run = cumulative(rounds).groupby(["method", "seed"], sort=False)[names].max()
+    return by_run.groupby("method", sort=False).mean()
 
 
 def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
@@ -84,14 +87,16 @@ def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
     )
     ordered = rounds.sort_values("round", kind="stable")
     runs = [ordered["method"], ordered["seed"]]
-    stands_for = ordered["round"].groupby(runs).diff().fillna(ordered["round"].clip(lower=1))
-    per_round = {
-        "mb_down": ordered["bytes_down"] / 1e6,
-        "mb_up": ordered["bytes_up"] / 1e6,
-    } | {name: ordered.get(name, pd.Series(math.nan, ordered.index)) for name in TIMES}
-    running = {
-        name: (values * stands_for).groupby(runs).cumsum() for name, values in per_round.items()
-    }
+    # a row stands for all rounds since the row before; the first one for those before it
+    rounds_since = ordered["round"].groupby(runs).diff()
+    rounds_since = rounds_since.fillna(ordered["round"].clip(lower=1))
+    per_round = {"mb_down": ordered["bytes_down"] / 1e6, "mb_up": ordered["bytes_up"] / 1e6}
+    unknown = pd.Series(math.nan, ordered.index)
+    for name in TIMES:
+        per_round[name] = ordered.get(name, unknown)
+    running = {}
+    for name, values in per_round.items():
+        running[name] = (values * rounds_since).groupby(runs).cumsum()
     return ordered.assign(**running).loc[rounds.index]
 
 
@@ -117,18 +122,16 @@ def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
             "seconds": summary["seconds"],
         }
     ).dropna()
-    return table.assign(**{name: without_rounding(table[name]) for name in GOODS}).reset_index(
-        drop=True
-    )
+    rounded = {name: without_rounding(table[name]) for name in GOODS}
+    return table.assign(**rounded).reset_index(drop=True)
 
 
 def on_front(table: pd.DataFrame, x: str, y: str, metric: Metric) -> pd.Series:
     """The rows on the Pareto front of two columns: no other row is at least as good in both and better in one."""
     signed = table.assign(**{name: metric.sign * table[name] for name in GOODS})
-    good, cost = (
-        [name for name in (x, y) if (name in GOODS) is wanted] for wanted in (True, False)
-    )
-    return pareto_front(signed, good, cost)
+    scores = [name for name in (x, y) if name in GOODS]
+    costs = [name for name in (x, y) if name not in GOODS]
+    return pareto_front(signed, more=scores, less=costs)
 
 
 def stairs(x: str, metric: Metric) -> str:

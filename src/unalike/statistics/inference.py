@@ -20,9 +20,11 @@ from scipy import stats
 
 from unalike.statistics.moderated_t import ALPHA, holm, moderated_t, residuals
 
-DRAWS, DRAW_SEED = 9999, 0
-"""Number of random draws (bootstrap, sign patterns, posterior), and their fixed seed: equal input gives equal output."""
-EXACT_SEEDS = 12
+DRAWS = 9999
+"""Number of random draws (bootstrap, sign patterns, posterior)."""
+DRAW_SEED = 0
+"""Their fixed seed: equal input gives equal output."""
+MAX_EXACT_SEEDS = 12
 """Most seeds for which all 2^n sign patterns are enumerated; beyond, `DRAWS` of them are drawn."""
 
 ROUNDING = 1e-6
@@ -58,21 +60,23 @@ def family_tests(
     """
     values = d.to_numpy(float)
     tested = moderated_t(values, level, overlap, sampling)
-    columns = [values[~np.isnan(values[:, j]), j] for j in range(values.shape[1])]
-    boots = [bootstrap(own) for own in columns]
+    # the moderated t takes NaN; the other statistics are of the seeds that a method has
+    by_method = [column[~np.isnan(column)] for column in values.T]
+    intervals = [bootstrap(differences) for differences in by_method]
+    gains = [sign * differences for differences in by_method]
     return pd.DataFrame(
         {
-            "pairs": [len(own) for own in columns],
+            "pairs": [len(differences) for differences in by_method],
             "difference": tested.mean,
             "ci_low": tested.low,
             "ci_high": tested.high,
-            "boot_low": [low for low, _ in boots],
-            "boot_high": [high for _, high in boots],
+            "boot_low": [low for low, _ in intervals],
+            "boot_high": [high for _, high in intervals],
             "p": tested.p,
             "p_holm": holm(tested.p),
             "p_exact": sign_flip_p(d),
-            "better": [probability_better(sign * own) for own in columns],
-            "won": [int((sign * own > 0).sum()) for own in columns],
+            "better": [probability_better(gain) for gain in gains],
+            "won": [int((gain > 0).sum()) for gain in gains],
             "sd": tested.sd,
             "error": tested.error,
             "df": tested.df,
@@ -93,23 +97,28 @@ def sign_flip_p(d: pd.DataFrame) -> list[float]:
     NaN for a column with no or infinite differences.
     """
     usable = [name for name in d if d[name].notna().any() and np.isfinite(d[name].dropna()).all()]
-    found = dict.fromkeys(d, math.nan)
+    p_of = dict.fromkeys(d, math.nan)
     if usable:
-        values, counts = d[usable].fillna(0.0).to_numpy(float), d[usable].notna().sum().to_numpy()
+        values = d[usable].fillna(0.0).to_numpy(float)
+        counts = d[usable].notna().sum().to_numpy()
+        # |t| of every method (columns) under every pattern of flips (rows), up to a common factor
         means = _sign_patterns(len(d)) @ values / counts
-        spread = np.maximum((values**2).sum(0) / counts - means**2, 0.0)
-        square = (values**2).sum(0) / counts
-        t = np.abs(means) / np.sqrt(np.maximum(spread, 1e-12 * np.where(square > 0, square, 1.0)))
-        found |= dict(zip(usable, (t.max(1)[:, None] >= t[0] * (1 - 1e-9)).mean(0).tolist()))
-    return [found[name] for name in d]
+        squares = (values**2).sum(0) / counts
+        variances = np.maximum(squares - means**2, 0.0)
+        least_variances = 1e-12 * np.where(squares > 0, squares, 1.0)
+        t = np.abs(means) / np.sqrt(np.maximum(variances, least_variances))
+        # the largest over the methods corrects for their number
+        is_reached = t.max(1)[:, None] >= t[0] * (1 - 1e-9)
+        p_of |= dict(zip(usable, is_reached.mean(0).tolist()))
+    return [p_of[name] for name in d]
 
 
 def _sign_patterns(n: int) -> np.ndarray:
     """All sign patterns of n seeds [2^n, n], or `DRAWS` random ones; the first is that without a flip."""
-    if n <= EXACT_SEEDS:
+    if n <= MAX_EXACT_SEEDS:
         return np.array(list(product((1.0, -1.0), repeat=n)))
-    drawn = np.random.default_rng(DRAW_SEED).choice((1.0, -1.0), (DRAWS, n))
-    return np.vstack([np.ones(n), drawn])
+    flips = np.random.default_rng(DRAW_SEED).choice((1.0, -1.0), (DRAWS, n))
+    return np.vstack([np.ones(n), flips])
 
 
 def least_exact_p(n: int) -> float:
@@ -117,12 +126,14 @@ def least_exact_p(n: int) -> float:
     return min(1.0, 2.0 ** (1 - n))
 
 
-EXACT_NEEDS = math.ceil(1 + math.log2(1 / ALPHA))
+MIN_EXACT_SEEDS = math.ceil(1 + math.log2(1 / ALPHA))
 """The least number of seeds with which the sign-flip test can reach 5 %, whatever the number of methods: 6."""
 
 
-SCALES, STRETCHES = np.geomspace(0.05, 20.0, 24), 6
-"""Spreads of true means, in standard errors, and the number of quantiles of the errors' uncertainty, that a posterior sums over."""
+SPREADS = np.geomspace(0.05, 20.0, 24)
+"""Spreads of true means, in standard errors, that a posterior sums over."""
+STRETCHES = 6
+"""Number of quantiles of the errors' uncertainty that a posterior sums over."""
 
 
 def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.DataFrame:
@@ -139,30 +150,42 @@ def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.D
     winner's curse. Methods without an interval are left out.
     """
     rows = tests[tests["ci_low"].notna()]
-    k, rng = len(rows), np.random.default_rng(DRAW_SEED)
-    mean, error = rows["difference"].to_numpy(float), rows["error"].fillna(0.0).to_numpy(float)
+    k = len(rows)
+    rng = np.random.default_rng(DRAW_SEED)
+    mean = rows["difference"].to_numpy(float)
+    error = rows["error"].fillna(0.0).to_numpy(float)
     if not error.any():
         return pd.DataFrame(np.broadcast_to(mean, (DRAWS, k)), columns=rows.index)
-    own, seen = residuals(d[rows.index].to_numpy(float)), len(d) - 1
-    correlations = (seen * own.T @ own + k * (1 + np.eye(k)) / 2) / (seen + k)
+
+    # correlations of the errors, shrunk towards those of independent methods beside a common baseline
+    unit = residuals(d[rows.index].to_numpy(float))
+    degrees = len(d) - 1
+    correlations = (degrees * unit.T @ unit + k * (1 + np.eye(k)) / 2) / (degrees + k)
     np.fill_diagonal(correlations, 1.0)
+
+    # the grid [spreads, stretches] of what is unknown: the covariance of true means, and that of measured ones
     df = np.nanmin(rows["df"].fillna(np.inf))
     quantiles = (np.arange(STRETCHES) + 0.5) / STRETCHES
     stretch = df / stats.chi2.ppf(quantiles, df) if np.isfinite(df) else np.ones(1)
-    true = SCALES[:, None, None] ** 2 * (np.eye(k) + 1)
-    whole = stretch[:, None, None, None] * correlations + true
+    true = SPREADS[:, None, None] ** 2 * (np.eye(k) + 1)
+    measured = stretch[:, None, None, None] * correlations + true
+
+    # the weight of each cell of the grid: how well it explains the differences, times its prior
     z = sign * np.divide(mean, error, out=np.zeros(k), where=error > 0)
-    inverse = np.linalg.inv(whole)
+    inverse = np.linalg.inv(measured)
+    log_determinant = np.linalg.slogdet(measured)[1]
+    fit = -0.5 * np.einsum("i,...ij,j->...", z, inverse, z) - 0.5 * log_determinant
+    weight = np.exp(fit - fit.max()) * SPREADS / (1 + SPREADS**2)
+    shares = (weight / weight.sum()).ravel()
+    counts = rng.multinomial(DRAWS, shares).reshape(weight.shape)
+
+    # within a cell the true means are normal, given the measured ones
     gain = true @ inverse
-    logs = np.linalg.slogdet(whole)[1]
-    fit = -0.5 * np.einsum("i,...ij,j->...", z, inverse, z) - 0.5 * logs
-    weight = np.exp(fit - fit.max()) * SCALES / (1 + SCALES**2)
-    counts = rng.multinomial(DRAWS, (weight / weight.sum()).ravel()).reshape(weight.shape)
-    left = np.linalg.cholesky(true - gain @ true + 1e-9 * np.eye(k))
-    draws = [
-        gain[cell] @ z + rng.standard_normal((counts[cell], k)) @ left[cell].T
-        for cell in zip(*np.nonzero(counts))
-    ]
+    remaining = np.linalg.cholesky(true - gain @ true + 1e-9 * np.eye(k))
+    draws = []
+    for cell in zip(*np.nonzero(counts)):
+        noise = rng.standard_normal((counts[cell], k)) @ remaining[cell].T
+        draws.append(gain[cell] @ z + noise)
     return pd.DataFrame(sign * np.concatenate(draws) * error, columns=rows.index)
 
 
@@ -173,14 +196,14 @@ def probability_best(
 
     NaN for `methods` that were not drawn.
     """
-    found = pd.Series(math.nan, index=[baseline, *methods], dtype=float)
+    probabilities = pd.Series(math.nan, index=[baseline, *methods], dtype=float)
     if means.empty:
-        return found
-    drawn = sign * np.hstack([np.zeros((len(means), 1)), means.to_numpy()])
-    found[[baseline, *map(str, means)]] = np.bincount(
-        drawn.argmax(1), minlength=drawn.shape[1]
-    ) / len(means)
-    return found
+        return probabilities
+    # the difference of the baseline to itself is 0 in every draw
+    draws = sign * np.hstack([np.zeros((len(means), 1)), means.to_numpy()])
+    wins = np.bincount(draws.argmax(1), minlength=draws.shape[1])
+    probabilities[[baseline, *map(str, means)]] = wins / len(means)
+    return probabilities
 
 
 def seeds_needed(
@@ -198,14 +221,14 @@ def seeds_needed(
     number of seeds.
     """
     n = np.arange(2, MOST_NEEDED + 1)
-    error, t = np.sqrt(sd**2 * (1 / n + overlap) + sampling), stats.t.ppf(1 - level / 2, n - 1)
+    error = np.sqrt(sd**2 * (1 / n + overlap) + sampling)
+    t = stats.t.ppf(1 - level / 2, n - 1)
     if abs(difference) >= smallest:
         power = stats.nct.sf(t, n - 1, abs(difference) / error)
-    else:
+    else:  # the whole interval has to lie within -+`smallest`
         room = smallest - t * error
-        power = stats.norm.cdf((room - difference) / error) - stats.norm.cdf(
-            (-room - difference) / error
-        )
+        below = stats.norm.cdf((room - difference) / error)
+        power = below - stats.norm.cdf((-room - difference) / error)
     enough = n[np.nan_to_num(power) >= 0.8]
     return int(enough[0]) if len(enough) else MOST_NEEDED
 
@@ -217,21 +240,21 @@ MOST_NEEDED = 1000
 def difference_table(scores: Mapping[str, pd.Series], baseline: str) -> pd.DataFrame:
     """Differences of all methods (columns) to the baseline, for the seeds (rows) of the baseline; NaN for seeds a method lacks."""
     base = scores.get(baseline, pd.Series(dtype=float))
-    others = {name: values for name, values in scores.items() if name != baseline}
-    columns = {
-        name: [
+    columns = {}
+    for name, values in scores.items():
+        if name == baseline:
+            continue
+        columns[name] = [
             difference(float(values[seed]), float(base[seed])) if seed in values.index else math.nan
             for seed in base.index
         ]
-        for name, values in others.items()
-    }
-    return pd.DataFrame(columns, index=base.index, columns=list(others), dtype=float)
+    return pd.DataFrame(columns, index=base.index, columns=list(columns), dtype=float)
 
 
 def difference(a: float, b: float) -> float:
     """a - b, rounded to 12 decimals; exactly 0 where the two differ only by float32 rounding."""
-    same = math.isfinite(a) and math.isclose(a, b, rel_tol=ROUNDING)
-    return 0.0 if same else round(a - b, 12)
+    are_equal = math.isfinite(a) and math.isclose(a, b, rel_tol=ROUNDING)
+    return 0.0 if are_equal else round(a - b, 12)
 
 
 def without_rounding(scores: pd.Series) -> pd.Series:
@@ -247,8 +270,7 @@ def t_test(d: Sequence[float]) -> tuple[float, float, float, float]:
     It is `family_tests` of a family of one, without its other numbers; NaN where they are not defined.
     """
     tested = moderated_t(np.asarray(d, dtype=float).reshape(-1, 1))
-    mean, low, high, p = (float(x[0]) for x in (tested.mean, tested.low, tested.high, tested.p))
-    return mean, low, high, p
+    return float(tested.mean[0]), float(tested.low[0]), float(tested.high[0]), float(tested.p[0])
 
 
 def bootstrap(d: Sequence[float] | np.ndarray) -> tuple[float, float]:
@@ -259,12 +281,15 @@ def bootstrap(d: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """
     if len(d) < 2 or not np.isfinite(d).all():
         return math.nan, math.nan
-    draws = np.random.default_rng(DRAW_SEED).integers(0, len(d), (DRAWS, len(d)))
-    low, high = np.quantile(np.asarray(d)[draws].mean(1), [ALPHA / 2, 1 - ALPHA / 2])
+    resamples = np.random.default_rng(DRAW_SEED).integers(0, len(d), (DRAWS, len(d)))
+    means = np.asarray(d)[resamples].mean(1)
+    low, high = np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2])
     return float(low), float(high)
 
 
 def probability_better(gains: Sequence[float] | np.ndarray) -> float:
     """P(A beats B) = (#{gain > 0} + #{gain = 0} / 2) / n over the pairs; NaN for none."""
-    g = np.asarray(gains, dtype=float)
-    return float(((g > 0) + 0.5 * (g == 0)).mean()) if len(g) else math.nan
+    gain = np.asarray(gains, dtype=float)
+    if not len(gain):
+        return math.nan
+    return float(((gain > 0) + 0.5 * (gain == 0)).mean())

@@ -63,25 +63,38 @@ def moderated_t(
     d = np.asarray(d, dtype=float)
     if d.shape[-2] == 0:
         d = np.full((*d.shape[:-2], 1, d.shape[-1]), np.nan)
+
+    # each method by itself
     n = (~np.isnan(d)).sum(-2)
     with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # columns without a number
+        # columns without a number
+        warnings.simplefilter("ignore", RuntimeWarning)
         mean = np.nanmean(d, -2)
         s2 = np.nanvar(d, -2, ddof=1)
         size = np.nanmax(np.abs(d), -2)
         spread = np.nanmax(d, -2) - np.nanmin(d, -2)
+    # then its variance in the family
     unknown = (n < 2) | ~np.isfinite(s2) | ~(spread > 1e-9 * size)
     sd, df = _moderated(d, np.where(unknown, np.nan, s2), n - 1.0)
+
     with np.errstate(invalid="ignore", divide="ignore"):
         t = stats.t.ppf(1 - level / 2, df)
-        error = np.sqrt(
-            sd**2 * (1 / n + overlap) + sampling * (stats.norm.ppf(1 - level / 2) / t) ** 2
-        )
+        z = stats.norm.ppf(1 - level / 2)
+        error = np.sqrt(sd**2 * (1 / n + overlap) + sampling * (z / t) ** 2)
         half = t * error
         p = 2 * stats.t.sf(np.abs(mean) / error, df)
-    zero = (n > 1) & (size == 0)
-    low, high = np.where(zero, 0.0, mean - half), np.where(zero, 0.0, mean + half)
-    return ModeratedT(mean, low, high, np.where(zero, 1.0, p), sd, error, df)
+
+    # methods that never differ from the baseline have no spread, and yet are known not to differ
+    never_differs = (n > 1) & (size == 0)
+    return ModeratedT(
+        mean=mean,
+        low=np.where(never_differs, 0.0, mean - half),
+        high=np.where(never_differs, 0.0, mean + half),
+        p=np.where(never_differs, 1.0, p),
+        sd=sd,
+        error=error,
+        df=df,
+    )
 
 
 def _moderated(d: np.ndarray, s2: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -90,32 +103,41 @@ def _moderated(d: np.ndarray, s2: np.ndarray, v: np.ndarray) -> tuple[np.ndarray
     k = known.sum(-1)
     v = np.where(known, v, np.nan)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # families of one or none
+        # families of one or none
+        warnings.simplefilter("ignore", RuntimeWarning)
+
+        # log variances without their bias, and what they vary more than samples of one variance would
         logs = np.log(s2) - special.digamma(v / 2) + np.log(v / 2)
-        excess = np.nanvar(logs, -1, ddof=1) - np.nanmean(special.polygamma(1, v / 2), -1)
-        most = np.nanmean(v, -1) * (_effective_number(np.where(known[..., None, :], d, np.nan)) - 1)
+        noise = np.nanmean(special.polygamma(1, v / 2), -1)
+        excess = np.nanvar(logs, -1, ddof=1) - noise
         differ = excess > 1e-6
-        d0 = np.where(
-            differ, np.minimum(most, 2 * _inverse_trigamma(np.where(differ, excess, 1.0))), most
-        )
+
+        # the less they vary, the more degrees of freedom has the common variance
+        methods = _effective_number(np.where(known[..., None, :], d, np.nan))
+        most = np.nanmean(v, -1) * (methods - 1)
+        estimate = 2 * _inverse_trigamma(np.where(differ, excess, 1.0))
+        d0 = np.where(differ, np.minimum(most, estimate), most)
         d0 = np.where((k > 1) & (d0 > 0), d0, 0.0)[..., None]
-        bias = np.where(differ[..., None] & (d0 > 0), special.digamma(d0 / 2) - np.log(d0 / 2), 0.0)
+
+        is_estimated = differ[..., None] & (d0 > 0)
+        bias = np.where(is_estimated, special.digamma(d0 / 2) - np.log(d0 / 2), 0.0)
         s0 = np.where(d0 > 0, np.exp(np.nanmean(logs, -1)[..., None] + bias), 0.0)
     return np.sqrt((d0 * s0 + v * s2) / (d0 + v)), d0 + v
 
 
 def _effective_number(d: np.ndarray) -> np.ndarray:
     """k^2 / sum of squared correlations: k for uncorrelated methods, 1 for proportional ones."""
-    r = residuals(d)
-    k = (r != 0).any(-2).sum(-1)
-    return np.asarray(k**2 / (np.einsum("...nk,...nl->...kl", r, r) ** 2).sum((-2, -1)))
+    unit = residuals(d)
+    k = (unit != 0).any(-2).sum(-1)
+    correlations = np.einsum("...nk,...nl->...kl", unit, unit)
+    return np.asarray(k**2 / (correlations**2).sum((-2, -1)))
 
 
 def residuals(d: np.ndarray) -> np.ndarray:
     """The columns minus their means, with norm 1 (0 without a spread); missing differences are 0."""
-    r = np.nan_to_num(d - np.nanmean(d, -2, keepdims=True))
-    norms = np.linalg.norm(r, axis=-2, keepdims=True)
-    return np.asarray(r / np.where(norms > 0, norms, 1.0))
+    centered = np.nan_to_num(d - np.nanmean(d, -2, keepdims=True))
+    norms = np.linalg.norm(centered, axis=-2, keepdims=True)
+    return np.asarray(centered / np.where(norms > 0, norms, 1.0))
 
 
 def _inverse_trigamma(value: np.ndarray) -> np.ndarray:
@@ -134,9 +156,11 @@ def holm(p: ArrayLike) -> np.ndarray:
     stays NaN and does not count towards m. For m = 1 nothing changes.
     """
     raw = np.asarray(p, dtype=float)
-    order = np.argsort(raw, axis=-1, kind="stable")  # NaN last
+    # ascending; NaN is last
+    order = np.argsort(raw, axis=-1, kind="stable")
     m = (~np.isnan(raw)).sum(-1, keepdims=True)
-    multiplied = np.take_along_axis(raw, order, -1) * np.maximum(m - np.arange(raw.shape[-1]), 1)
+    factors = np.maximum(m - np.arange(raw.shape[-1]), 1)
+    multiplied = np.take_along_axis(raw, order, -1) * factors
     adjusted = np.minimum(1.0, np.maximum.accumulate(multiplied, axis=-1))
     result = np.empty_like(raw)
     np.put_along_axis(result, order, adjusted, -1)

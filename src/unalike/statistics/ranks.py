@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -27,13 +28,8 @@ class Ranks:
     def apart(self) -> list[tuple[str, str]]:
         """Pairs (better, worse) with mean ranks further apart than the critical difference."""
         ordered = self.mean.sort_values(kind="stable")
-        names = [str(name) for name in ordered.index]
-        return [
-            (a, b)
-            for i, a in enumerate(names)
-            for b in names[i + 1 :]
-            if ordered[b] - ordered[a] > self.critical
-        ]
+        pairs = combinations([str(name) for name in ordered.index], 2)
+        return [(a, b) for a, b in pairs if ordered[b] - ordered[a] > self.critical]
 
     @property
     def groups(self) -> list[list[str]]:
@@ -43,15 +39,16 @@ class Ranks:
         """
         ordered = self.mean.sort_values(kind="stable")
         names = [str(name) for name in ordered.index]
-        ends = [
-            max(j for j in range(len(names)) if ordered[names[j]] - ordered[a] <= self.critical)
-            for a in names
-        ]
-        return [
-            names[i : end + 1]
-            for i, end in enumerate(ends)
-            if end > i and (i == 0 or end > ends[i - 1])
-        ]
+        groups = []
+        last_end = -1
+        for i, first in enumerate(names):
+            near = [j for j, b in enumerate(names) if ordered[b] - ordered[first] <= self.critical]
+            end = max(near)
+            # a group that ends where the last one ended is a part of it
+            if end > i and end > last_end:
+                groups.append(names[i : end + 1])
+            last_end = end
+        return groups
 
 
 def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
@@ -68,11 +65,12 @@ def ranks(scores: pd.DataFrame, sign: int = 1) -> Ranks:
         )
     table = (-sign * scores.apply(without_rounding, axis=1)).rank(axis=1)
     q = float(stats.studentized_range.ppf(1 - ALPHA, methods, np.inf)) / math.sqrt(2)
+    critical = q * math.sqrt(methods * (methods + 1) / (6 * blocks))
+
+    # Friedman's test divides by zero where all ranks are tied
     columns = [table[name] for name in table]
-    varied = methods > 2 and any(
-        column.nunique() > 1 or column.iloc[0] != columns[0].iloc[0] for column in columns
-    )
-    friedman = float(stats.friedmanchisquare(*columns).pvalue) if varied else math.nan
-    return Ranks(
-        table.mean(), q * math.sqrt(methods * (methods + 1) / (6 * blocks)), blocks, friedman
-    )
+    varied = any(column.nunique() > 1 or column.iloc[0] != columns[0].iloc[0] for column in columns)
+    friedman = math.nan
+    if methods > 2 and varied:
+        friedman = float(stats.friedmanchisquare(*columns).pvalue)
+    return Ranks(mean=table.mean(), critical=critical, blocks=blocks, friedman=friedman)

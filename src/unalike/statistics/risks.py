@@ -16,15 +16,15 @@ import pandas as pd
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-FEWEST = 10
+MIN_SAMPLES_OF_CLASS = 10
 """With fewer positives or other test samples in a seed, on average, there is no curve, slope or sensitivity."""
-BINS = 10
-"""Most groups of a calibration curve; each has at least `FEWEST` samples of a seed."""
-GRID = np.linspace(0, 1, 101)
+MAX_GROUPS = 10
+"""Most groups of a calibration curve; each has at least `MIN_SAMPLES_OF_CLASS` samples of a seed."""
+FALSE_POSITIVE_SHARES = np.linspace(0, 1, 101)
 """The shares of false positives of an ROC curve."""
 THRESHOLDS = np.arange(1, 100) / 100
 """The thresholds of a decision curve."""
-EDGE = 1e-6
+SMALLEST_RISK = 1e-6
 """Risks closer to 0 or 1 count as this in a logarithm."""
 
 
@@ -39,10 +39,11 @@ class Risks:
     @property
     def seeds(self) -> list[Risks]:
         """The same, seed by seed."""
-        return [
-            Risks(*(a[self.seed == s] for a in (self.outcome, self.risk, self.seed)))
-            for s in np.unique(self.seed)
-        ]
+        by_seed = []
+        for seed in np.unique(self.seed):
+            rows = self.seed == seed
+            by_seed.append(Risks(self.outcome[rows], self.risk[rows], self.seed[rows]))
+        return by_seed
 
     @property
     def repeats(self) -> int:
@@ -61,7 +62,7 @@ class Risks:
     @property
     def enough(self) -> bool:
         """Whether there are samples enough for curves."""
-        return min(self.positives, self.others) >= FEWEST
+        return min(self.positives, self.others) >= MIN_SAMPLES_OF_CLASS
 
     @property
     def brier(self) -> float:
@@ -73,12 +74,16 @@ class Risks:
 
         `expected` is the mean risk, `observed` the share of positives with Wilson's interval, `count` the samples of a seed.
         """
-        groups = max(1, min(BINS, int(len(self.risk) / self.repeats / FEWEST)))
+        groups = int(len(self.risk) / self.repeats / MIN_SAMPLES_OF_CLASS)
+        groups = max(1, min(MAX_GROUPS, groups))
         order = np.argsort(self.risk, kind="stable")
         rows = []
-        for own in np.array_split(order, groups):
-            count, share = len(own) / self.repeats, float(self.outcome[own].mean())
-            rows.append((float(self.risk[own].mean()), share, *wilson(share, count, level), count))
+        for members in np.array_split(order, groups):
+            count = len(members) / self.repeats
+            expected = float(self.risk[members].mean())
+            observed = float(self.outcome[members].mean())
+            low, high = wilson(observed, count, level)
+            rows.append((expected, observed, low, high, count))
         return pd.DataFrame(rows, columns=["expected", "observed", "low", "high", "count"])
 
     def slope(self, level: float = 0.05) -> tuple[float, float, float]:
@@ -86,56 +91,91 @@ class Risks:
 
         1 is right; below 1 risks are too extreme, above 1 too moderate (Cox, 1958). NaN where no fit is finite.
         """
-        z = logit(np.clip(self.risk, EDGE, 1 - EDGE))
-        return _coefficient(
-            np.stack([z, np.ones_like(z)], 1), np.zeros_like(z), self.outcome, self.repeats, level
-        )
+        z = self._logits
+        with_intercept = np.stack([z, np.ones_like(z)], 1)
+        return self._coefficient(with_intercept, offset=np.zeros_like(z), level=level)
 
     def intercept(self, level: float = 0.05) -> tuple[float, float, float]:
         """Calibration in the large: a of logit P(outcome) = a + logit(risk) with Wald's interval.
 
         0 is right; below 0 risks are too high, above 0 too low.
         """
-        z = logit(np.clip(self.risk, EDGE, 1 - EDGE))
-        return _coefficient(np.ones((len(z), 1)), z, self.outcome, self.repeats, level)
+        intercept_alone = np.ones((len(self.risk), 1))
+        return self._coefficient(intercept_alone, offset=self._logits, level=level)
+
+    @property
+    def _logits(self) -> np.ndarray:
+        return np.asarray(logit(np.clip(self.risk, SMALLEST_RISK, 1 - SMALLEST_RISK)))
+
+    def _coefficient(
+        self, x: np.ndarray, offset: np.ndarray, level: float
+    ) -> tuple[float, float, float]:
+        """The first coefficient of the logistic regression of outcomes on x with an offset, by Newton's method; its interval."""
+        beta = np.zeros(x.shape[1])
+        for _ in range(50):
+            p = expit(offset + x @ beta)
+            information = (x * (p * (1 - p))[:, None]).T @ x
+            if not np.isfinite(beta).all() or np.linalg.cond(information) > 1e12:
+                return math.nan, math.nan, math.nan
+            step = np.linalg.solve(information, x.T @ (self.outcome - p))
+            beta = beta + step
+            if np.abs(step).max() < 1e-10:
+                break
+        else:
+            return math.nan, math.nan, math.nan
+        # seeds test many samples again, so they count as those of one seed
+        variance = self.repeats * np.linalg.inv(information)[0, 0]
+        half = float(norm.isf(level / 2)) * math.sqrt(variance)
+        return float(beta[0]), float(beta[0] - half), float(beta[0] + half)
 
     def sensitivities(self, specificities: np.ndarray) -> np.ndarray:
         """The largest share of positives above a threshold that leaves this share of the others below it; mean over seeds."""
-        own = [
+        by_seed = [
             _sensitivities(one.outcome, one.risk, specificities)
             for one in self.seeds
             if one.positives and one.others
         ]
-        return np.mean(own, axis=0) if own else np.full(len(specificities), np.nan)
+        if not by_seed:
+            return np.full(len(specificities), np.nan)
+        return np.mean(by_seed, axis=0)
 
     def sensitivity(self, specificity: float, level: float = 0.05) -> tuple[float, float, float]:
         """The sensitivity at a specificity with Wilson's interval for the positives of a seed."""
         share = float(self.sensitivities(np.array([specificity]))[0])
-        return share, *wilson(share, self.positives, level)
+        low, high = wilson(share, self.positives, level)
+        return share, low, high
 
     def net_benefit(self, thresholds: np.ndarray = THRESHOLDS) -> np.ndarray:
         """TP/n - FP/n t/(1 - t) when samples with a risk of at least t are treated (Vickers and Elkin, 2006)."""
-        treated = self.risk >= thresholds[:, None] - 1e-9  # risks are kept in single precision
-        true, false = (treated & (self.outcome == y) for y in (1, 0))
-        return np.asarray(true.mean(1) - false.mean(1) * thresholds / (1 - thresholds))
+        # risks are kept in single precision
+        treated = self.risk >= thresholds[:, None] - 1e-9
+        true_positives = treated & (self.outcome == 1)
+        false_positives = treated & (self.outcome == 0)
+        harm = false_positives.mean(1) * thresholds / (1 - thresholds)
+        return np.asarray(true_positives.mean(1) - harm)
 
     def treat_all(self, thresholds: np.ndarray = THRESHOLDS) -> np.ndarray:
         """The net benefit of treating everybody."""
-        return Risks(self.outcome, np.ones_like(self.risk), self.seed).net_benefit(thresholds)
+        everybody = Risks(self.outcome, np.ones_like(self.risk), self.seed)
+        return everybody.net_benefit(thresholds)
 
 
 def risks_of(table: pd.DataFrame, methods: Sequence[str]) -> dict[str, dict[str, Risks]]:
     """Client -> method -> its risks, from a table of risks."""
-    found: dict[str, dict[str, Risks]] = {str(name): {} for name in table["client"].unique()}
-    for (client, method), own in table[table["method"].isin(methods)].groupby(
-        ["client", "method"], sort=False
-    ):
-        found[str(client)][str(method)] = Risks(
-            *(own[name].to_numpy() for name in ("outcome", "risk", "seed"))
+    by_client: dict[str, dict[str, Risks]] = {str(name): {} for name in table["client"].unique()}
+    chosen = table[table["method"].isin(methods)]
+    for (client, method), rows in chosen.groupby(["client", "method"], sort=False):
+        by_client[str(client)][str(method)] = Risks(
+            outcome=rows["outcome"].to_numpy(),
+            risk=rows["risk"].to_numpy(),
+            seed=rows["seed"].to_numpy(),
         )
-    return {
-        c: {m: by_method[m] for m in methods if m in by_method} for c, by_method in found.items()
-    }
+    # in the order of `methods`, not in that of the table
+    return {client: _in_order(risks, methods) for client, risks in by_client.items()}
+
+
+def _in_order(risks: dict[str, Risks], methods: Sequence[str]) -> dict[str, Risks]:
+    return {method: risks[method] for method in methods if method in risks}
 
 
 def wilson(share: float, count: float, level: float = 0.05) -> tuple[float, float]:
@@ -143,8 +183,9 @@ def wilson(share: float, count: float, level: float = 0.05) -> tuple[float, floa
     if not count or math.isnan(share):
         return math.nan, math.nan
     z = float(norm.isf(level / 2))
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    shrinkage = 1 + z**2 / count
+    middle = (share + z**2 / (2 * count)) / shrinkage
+    half = z / shrinkage * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
@@ -152,25 +193,6 @@ def _sensitivities(outcome: np.ndarray, risk: np.ndarray, specificities: np.ndar
     """The ROC curve of one seed at these specificities: a step function, ties are one step."""
     from sklearn.metrics import roc_curve
 
-    false, true, _ = roc_curve(outcome, risk, drop_intermediate=False)
-    return np.asarray(true[np.searchsorted(false, 1 - specificities + 1e-9, side="right") - 1])
-
-
-def _coefficient(
-    x: np.ndarray, offset: np.ndarray, outcome: np.ndarray, repeats: int, level: float
-) -> tuple[float, float, float]:
-    """The first coefficient of the logistic regression of outcomes on x with an offset, by Newton's method, and its interval."""
-    beta = np.zeros(x.shape[1])
-    for _ in range(50):
-        p = expit(offset + x @ beta)
-        information = (x * (p * (1 - p))[:, None]).T @ x
-        if not np.isfinite(beta).all() or np.linalg.cond(information) > 1e12:
-            return math.nan, math.nan, math.nan
-        step = np.linalg.solve(information, x.T @ (outcome - p))
-        beta = beta + step
-        if np.abs(step).max() < 1e-10:
-            break
-    else:
-        return math.nan, math.nan, math.nan
-    half = float(norm.isf(level / 2)) * math.sqrt(repeats * np.linalg.inv(information)[0, 0])
-    return float(beta[0]), float(beta[0] - half), float(beta[0] + half)
+    false_shares, true_shares, _ = roc_curve(outcome, risk, drop_intermediate=False)
+    steps = np.searchsorted(false_shares, 1 - specificities + 1e-9, side="right") - 1
+    return np.asarray(true_shares[steps])

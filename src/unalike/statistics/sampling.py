@@ -13,10 +13,18 @@ from unalike.metrics.columns import Column
 if TYPE_CHECKING:
     import pandas as pd
 
-UNKNOWN, PARTITIONS, DIVISIONS = "unknown", "partitions", "divisions"
-SPLITS, OWNERS, TRAINING = "splits", "owners", "training"
-"""Draws of each seed: other clients of the same data, with other test samples or with the same ones in all, other test samples of
-the same clients, another client that alone is tested, or training alone."""
+UNKNOWN = "unknown"
+"""Nobody knows what each seed draws."""
+PARTITIONS = "partitions"
+"""Each seed draws other clients of the same data, with other test samples."""
+DIVISIONS = "divisions"
+"""Each seed draws other clients of the same data, with the same test samples in all."""
+SPLITS = "splits"
+"""Each seed draws other test samples of the same clients."""
+OWNERS = "owners"
+"""Each seed draws another client that alone is tested."""
+TRAINING = "training"
+"""Each seed draws initial weights, cohorts and batches alone."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,8 @@ UNSAID = SeedDraws()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedFacts:
-    """The facts about a comparison that its folder keeps and its report shows.
+class SharedDetails:
+    """What the folder of a comparison keeps about it, beside its tables, and its report shows.
 
     Attributes:
         baseline: label of the method that the others are compared with.
@@ -88,10 +96,10 @@ def draws_of(resampled: pd.DataFrame | None, column: Column) -> Draws:
     """The draws of a column, from a table with the rows `method seed draw` and scores; none where the column has no scores."""
     if resampled is None or column.name not in resampled:
         return {}
-    known = resampled[resampled[column.name].notna()].groupby("method", sort=False)
+    known = resampled[resampled[column.name].notna()]
     return {
-        str(name): rows.pivot(index="draw", columns="seed", values=column.name)
-        for name, rows in known
+        str(method): rows.pivot(index="draw", columns="seed", values=column.name)
+        for method, rows in known.groupby("method", sort=False)
     }
 
 
@@ -100,8 +108,9 @@ def sampling_variances(draws: Draws, baseline: str, methods: Sequence[str]) -> n
 
     It is the variance over the draws of the difference, averaged over the seeds that both have; 0 for methods without draws.
     """
-    found = np.zeros(len(methods))
-    for j, name in enumerate(methods):
-        if name in draws and baseline in draws:
-            found[j] = (draws[name] - draws[baseline]).mean(axis=1).var(ddof=1)
-    return np.nan_to_num(found)
+    variances = np.zeros(len(methods))
+    for j, method in enumerate(methods):
+        if method in draws and baseline in draws:
+            differences = draws[method] - draws[baseline]
+            variances[j] = differences.mean(axis=1).var(ddof=1)
+    return np.nan_to_num(variances)

@@ -25,12 +25,14 @@ from unalike.statistics.inference import ROUNDING
 def in_order(table: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
     """The rows sorted by method in the given order; the order within a method is kept."""
     place = {name: i for i, name in enumerate(methods)}
-    return table.sort_values(
-        "method", key=lambda names: names.map(place), kind="stable", ignore_index=True
-    )
+
+    def places(names: pd.Series) -> pd.Series:
+        return names.map(place)
+
+    return table.sort_values("method", key=places, kind="stable", ignore_index=True)
 
 
-MOST_ROUNDS = 10
+MAX_SCORED_ROUNDS = 10
 """Most evaluated rounds that the score of a run is a mean over."""
 
 
@@ -39,7 +41,7 @@ def scored_rounds(evaluated: int) -> int:
 
     A mean does not reward a lucky last round. In a short run the rounds before the last third are mostly the climb.
     """
-    return max(1, min(MOST_ROUNDS, evaluated // 3))
+    return max(1, min(MAX_SCORED_ROUNDS, evaluated // 3))
 
 
 def tail_mean(rounds: pd.DataFrame, column: Column) -> pd.Series:
@@ -49,10 +51,13 @@ def tail_mean(rounds: pd.DataFrame, column: Column) -> pd.Series:
     count, since earlier stages train models that are not the result of the method. A run without an evaluated round is left
     out. Where `column.selected` marks one round of each run (chosen by its validation score), only this round counts.
     """
+
+    def mean_of_last(scores: pd.Series) -> float:
+        return float(scores.tail(scored_rounds(len(scores))).mean())
+
     evaluated = _evaluated(rounds, column)
-    means = evaluated.groupby(["method", "seed"], sort=False)[column.name].agg(
-        lambda values: values.tail(scored_rounds(len(values))).mean()
-    )
+    means = evaluated.groupby(["method", "seed"], sort=False)[column.name].agg(mean_of_last)
+    # in the order of `rounds`, which need not be that of the evaluated ones
     runs = pd.MultiIndex.from_frame(rounds[["method", "seed"]].drop_duplicates())
     return means.reindex(runs).dropna()
 
@@ -61,17 +66,21 @@ def scoring_rule(rounds: pd.DataFrame, columns: Columns) -> str:
     """The rounds that scores are means over, in words: `mean of the last 10 of 30 evaluated rounds`."""
     if any(column.selected in rounds for column in columns.scores):
         return "the round with the best validation score"
-    scored = [c for c in columns.scores if c.name in rounds and rounds[c.name].notna().any()]
-    evaluated = _evaluated(rounds, (scored or columns.scores)[0])
-    counts = evaluated.groupby(["method", "seed"]).size().unique().tolist()
+    with_scores = [column for column in columns.scores if _has_scores(rounds, column.name)]
+    first = (with_scores or columns.scores)[0]
+    by_run = _evaluated(rounds, first).groupby(["method", "seed"])
+    counts = by_run.size().unique().tolist()
     if len(counts) != 1:
-        return f"mean of the last third of the evaluated rounds, at most {MOST_ROUNDS}"
-    counted = scored_rounds(counts[0])
-    return (
-        f"mean of the last {counted} of {counts[0]} evaluated rounds"
-        if counted > 1
-        else "the last evaluated round"
-    )
+        return f"mean of the last third of the evaluated rounds, at most {MAX_SCORED_ROUNDS}"
+    evaluated = counts[0]
+    counted = scored_rounds(evaluated)
+    if counted == 1:
+        return "the last evaluated round"
+    return f"mean of the last {counted} of {evaluated} evaluated rounds"
+
+
+def _has_scores(table: pd.DataFrame, name: str) -> bool:
+    return name in table and bool(table[name].notna().any())
 
 
 def _evaluated(rounds: pd.DataFrame, column: Column) -> pd.DataFrame:
@@ -102,31 +111,26 @@ def still_rising(rounds: pd.DataFrame, column: Column, smallest: float) -> list[
     """
     if column.selected in rounds:
         return []
-    found = []
-    for method, own in _evaluated(rounds, column).groupby("method", sort=False):
-        lines = [
-            _line(run.tail(max(3, len(run) // 3 + 1)), column.name)
-            for _, run in own.groupby("seed")
-        ]
-        gains = column.metric.sign * pd.Series([gain for gain, _ in lines], dtype=float)
+    rises = []
+    for method, rows in _evaluated(rounds, column).groupby("method", sort=False):
+        changes = []
+        spans = []
+        for _, run in rows.groupby("seed"):
+            last_third = run.tail(max(3, len(run) // 3 + 1))
+            changes.append(trend(last_third["round"].tolist(), last_third[column.name].tolist()))
+            spans.append(int(last_third["round"].max() - last_third["round"].min()))
+        gains = column.metric.sign * pd.Series(changes, dtype=float)
         error = gains.std(ddof=1) / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
         if gains.mean() > max(smallest, 2 * error):
-            found.append(
+            rises.append(
                 Rise(
-                    str(method),
-                    float(gains.mean()),
-                    max(span for _, span in lines),
-                    int(own["round"].max()),
+                    method=str(method),
+                    gain=float(gains.mean()),
+                    last=max(spans),
+                    rounds=int(rows["round"].max()),
                 )
             )
-    return found
-
-
-def _line(run: pd.DataFrame, column: str) -> tuple[float, int]:
-    """The change of a column along its regression line, and the number of rounds that the line spans."""
-    return trend(run["round"].tolist(), run[column].tolist()), int(
-        run["round"].max() - run["round"].min()
-    )
+    return rises
 
 
 def _of_last_stage(rounds: pd.DataFrame) -> pd.Series:
@@ -142,31 +146,32 @@ def client_effects(clients: pd.DataFrame, baseline: str, column: Column) -> pd.D
     (seed, client); `largest_loss` is the largest loss of a client compared with its score under the baseline, 0 if no client
     loses.
     """
-    metric, columns = column.metric, ["method", "worst", "better_off", "worse_off", "largest_loss"]
+    metric = column.metric
+    names = ["method", "worst", "better_off", "worse_off", "largest_loss"]
     if column.name not in clients:
-        return pd.DataFrame(columns=columns)
-    scores = clients.dropna(subset=[column.name]).set_index(["seed", "client"])
-    base = scores.loc[scores["method"] == baseline, column.name]
+        return pd.DataFrame(columns=names)
+    table = clients.dropna(subset=[column.name]).set_index(["seed", "client"])
+    base = table.loc[table["method"] == baseline, column.name]
     rows = []
-    for method, own in scores.groupby("method", sort=False)[column.name]:
-        gain = (metric.sign * (own - base)).dropna().round(9)
-        gain = gain.mask(
-            gain.abs() <= ROUNDING * base.reindex(gain.index).abs(), 0.0
-        )  # differences that are only rounding
-        worst = metric.sign * (metric.sign * own).groupby("seed").min().mean()
-        compared = method != baseline and len(gain) > 0
-        better, worse = ((gain > 0).mean(), (gain < 0).mean()) if compared else (math.nan, math.nan)
-        loss = max(0.0, -gain.min()) if compared else math.nan
-        rows.append(
-            {
-                "method": method,
-                "worst": worst,
-                "better_off": better,
-                "worse_off": worse,
-                "largest_loss": loss,
-            }
-        )
-    return pd.DataFrame(rows, columns=columns)
+    for method, scores in table.groupby("method", sort=False)[column.name]:
+        worst_by_seed = (metric.sign * scores).groupby("seed").min()
+        row = {
+            "method": method,
+            "worst": metric.sign * worst_by_seed.mean(),
+            "better_off": math.nan,
+            "worse_off": math.nan,
+            "largest_loss": math.nan,
+        }
+        gain = (metric.sign * (scores - base)).dropna().round(9)
+        if method != baseline and len(gain) > 0:
+            # differences that are only rounding count as none
+            is_rounding = gain.abs() <= ROUNDING * base.reindex(gain.index).abs()
+            gain = gain.mask(is_rounding, 0.0)
+            row["better_off"] = (gain > 0).mean()
+            row["worse_off"] = (gain < 0).mean()
+            row["largest_loss"] = max(0.0, -gain.min())
+        rows.append(row)
+    return pd.DataFrame(rows, columns=names)
 
 
 def worst_decile(values: pd.Series, metric: Metric) -> float:
@@ -178,8 +183,9 @@ def worst_decile(values: pd.Series, metric: Metric) -> float:
 def require_columns(frame: pd.DataFrame, name: str, *columns: str) -> None:
     missing = [column for column in columns if column not in frame]
     if missing:
+        present = ", ".join(map(str, frame)) or "no columns"
         raise UnalikeError(
-            f"the {name} table lacks the columns {', '.join(missing)}; found {', '.join(map(str, frame)) or 'no columns'}"
+            f"the {name} table lacks the columns {', '.join(missing)}; found {present}"
         )
 
 

@@ -1,6 +1,7 @@
 """The summary of a comparison: one row per method and protocol, with scores, tests and verdicts."""
 
 import math
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,8 @@ from unalike.statistics.sampling import Draws, draws_of, sampling_variances
 from unalike.statistics.scores import in_order, require_method, tail_mean, worst_decile
 from unalike.statistics.verdicts import CANDIDATE, Rules, roles, verdicts
 
+ONLY_TESTED = TESTED[-3:]
+"""Columns of the tests that a summary leaves out."""
 COMPARED = (*TESTED[:2], "shrunken", *TESTED[2:-3])
 """Columns of a summary that compare a method with the baseline."""
 
@@ -53,8 +56,16 @@ def summary(
     for column in columns.scores:
         scores = scores_by_seed(rounds, column)
         if scores:
-            draws = draws_of(resampled, column)
-            tables.append(_of_protocol(rounds, clients, columns, rules, column, scores, draws))
+            table = _of_protocol(
+                rounds,
+                clients,
+                columns=columns,
+                rules=rules,
+                column=column,
+                scores=scores,
+                draws=draws_of(resampled, column),
+            )
+            tables.append(table)
     if not tables:
         return pd.DataFrame(columns=names)
     table = pd.concat(tables, ignore_index=True)
@@ -70,28 +81,36 @@ def _of_protocol(
     scores: dict[str, pd.Series],
     draws: Draws,
 ) -> pd.DataFrame:
-    metric, costs = column.metric, totals(rounds)
-    others = {m.name: columns.get(column.protocol, m.name) for m in columns.metrics if m != metric}
-    by_method = {
-        name: scores_by_seed(rounds, other) for name, other in others.items() if other is not None
-    }
+    """The rows of the summary for the methods that have scores under the protocol of `column`."""
+    metric = column.metric
+    costs = totals(rounds)
+    scores_of_other_metrics = {}
+    for other in columns.metrics:
+        other_column = columns.get(column.protocol, other.name)
+        if other != metric and other_column is not None:
+            scores_of_other_metrics[other.name] = scores_by_seed(rounds, other_column)
+
     rows = []
     for method, values in scores.items():
         row: dict[str, Any] = {"method": method, "protocol": column.protocol, "seeds": len(values)}
-        row |= {metric.name: values.mean(), f"{metric.name}_sd": _sd(values)}
-        row |= {name: means[method].mean() for name, means in by_method.items() if method in means}
+        row[metric.name] = values.mean()
+        row[f"{metric.name}_sd"] = _sd(values)
+        for name, by_method in scores_of_other_metrics.items():
+            if method in by_method:
+                row[name] = by_method[method].mean()
         row |= _spread(clients, column, method)
         rows.append(row | costs.loc[method].to_dict())
+    table = pd.DataFrame(rows)
+
     role_of = roles(rounds, column, scores, rules)
-    tests = judged(scores, role_of, rules, metric, draws).drop(columns=[*TESTED[-3:]])
-    return (
-        pd.DataFrame(rows)
-        .assign(role=list(role_of.values()))
-        .merge(tests, left_on="method", right_index=True)
+    tests = tests_and_verdicts(scores, role_of, rules, metric, draws)
+    tests = tests.drop(columns=list(ONLY_TESTED))
+    return table.assign(role=list(role_of.values())).merge(
+        tests, left_on="method", right_index=True
     )
 
 
-def judged(
+def tests_and_verdicts(
     scores: dict[str, pd.Series],
     role: dict[str, str],
     rules: Rules,
@@ -102,38 +121,46 @@ def judged(
 
     The candidates are one family. Every other method is tested by itself, and only its difference and interval are kept.
     """
-    d = difference_table(scores, rules.baseline)
-    candidates = [name for name in map(str, d) if role[name] == CANDIDATE]
+    differences = difference_table(scores, rules.baseline)
+    candidates = [name for name in map(str, differences) if role[name] == CANDIDATE]
 
     def tested(names: list[str]) -> pd.DataFrame:
         return family_tests(
-            d[names],
-            metric.sign,
-            rules.level,
-            rules.overlap,
-            sampling_variances(draws, rules.baseline, names),
+            differences[names],
+            sign=metric.sign,
+            level=rules.level,
+            overlap=rules.overlap,
+            sampling=sampling_variances(draws, rules.baseline, names),
         )
 
+    # a method outside the family is not corrected for, and so has no p
     tables = [tested(candidates)]
-    for name in d.columns.difference(candidates, sort=False):
+    for name in differences.columns.difference(candidates, sort=False):
         alone = tested([str(name)])
         tables.append(alone.assign(p=math.nan, p_holm=math.nan, p_exact=math.nan))
-    tests = pd.concat([table for table in tables if len(table)]) if len(d.columns) else tables[0]
+    tests = tables[0]
+    if len(differences.columns):
+        tests = pd.concat([table for table in tables if len(table)])
+
     base = scores.get(rules.baseline, pd.Series(dtype=float))
-    gain, low, high = (metric.sign * tests[name] for name in ("difference", "ci_low", "ci_high"))
-    smallest = rules.effect(metric, float(base.mean()) if len(base) else math.nan)
-    words = pd.Series(
-        verdicts(gain, low, high, tests["p_holm"], rules.level, smallest),
-        index=tests.index,
-        dtype=object,
+    texts = verdicts(
+        gain=metric.sign * tests["difference"],
+        low=metric.sign * tests["ci_low"],
+        high=metric.sign * tests["ci_high"],
+        p=tests["p_holm"],
+        level=rules.level,
+        smallest=rules.effect(metric, float(base.mean()) if len(base) else math.nan),
     )
-    means = posterior_means(d[candidates], tests.loc[candidates], metric.sign)
-    tests = tests.assign(
-        verdict=words.where(tests.index.isin(candidates) & (tests["pairs"] > 0), "")
-    )
-    return tests.reindex(list(scores)).assign(
-        **{n: tests[n].reindex(list(scores)).fillna(0).astype(int) for n in ("pairs", "won")},
-        verdict=lambda t: t["verdict"].fillna(""),
+    has_verdict = tests.index.isin(candidates) & (tests["pairs"] > 0)
+    words = pd.Series(texts, index=tests.index, dtype=object).where(has_verdict, "")
+
+    means = posterior_means(differences[candidates], tests.loc[candidates], metric.sign)
+    # the baseline, and methods that share no seed with it, have a row without numbers
+    table = tests.assign(verdict=words).reindex(list(scores))
+    return table.assign(
+        pairs=table["pairs"].fillna(0).astype(int),
+        won=table["won"].fillna(0).astype(int),
+        verdict=table["verdict"].fillna(""),
         probability_best=probability_best(means, rules.baseline, candidates, metric.sign),
         shrunken=means.mean(),
     )
@@ -159,20 +186,19 @@ def _spread(clients: pd.DataFrame, column: Column, method: str) -> dict[str, flo
     """Standard deviation over clients (ddof 1) and worst decile, each within a seed, then the mean over seeds."""
     if column.name not in clients:
         return {"client_sd": math.nan, "worst_decile": math.nan}
-    by_seed = clients[(clients["method"] == method) & clients[column.name].notna()].groupby("seed")[
-        column.name
-    ]
-    worst = by_seed.agg(lambda values: worst_decile(values, column.metric))
+    scored = clients[(clients["method"] == method) & clients[column.name].notna()]
+    by_seed = scored.groupby("seed")[column.name]
+    worst = by_seed.agg(partial(worst_decile, metric=column.metric))
     return {"client_sd": by_seed.std(ddof=1).mean(), "worst_decile": worst.mean()}
 
 
 def _names(rounds: pd.DataFrame, columns: Columns) -> list[str]:
     """The columns of the summary; the further metrics are those that the rounds have."""
     metric = columns.metric.name
-    return [
-        *("method", "protocol", "role", "seeds", metric, f"{metric}_sd"),
-        *(other.name for other in columns.further if other.name in rounds),
-        *("loss", "verdict", "probability_best", *COMPARED),
-        *("client_sd", "worst_decile", "mb_down", "mb_up", "seconds"),
-        *(["epsilon"] if "epsilon" in rounds else []),
-    ]
+    names = ["method", "protocol", "role", "seeds", metric, f"{metric}_sd"]
+    names += [other.name for other in columns.further if other.name in rounds]
+    names += ["loss", "verdict", "probability_best", *COMPARED]
+    names += ["client_sd", "worst_decile", "mb_down", "mb_up", "seconds"]
+    if "epsilon" in rounds:
+        names.append("epsilon")
+    return names

@@ -19,7 +19,8 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 """Roles. Any other role is a text that says why the method is outside the family: `upper reference`, `scored as fedavg ...`."""
 BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "practically equal", "undecided"
 """Verdicts on candidates."""
-HALF_A_POINT, ONE_PERCENT = 0.005, 0.01
+HALF_A_POINT = 0.005
+ONE_PERCENT = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class Rules:
         """
         if self.smallest_effect is not None:
             return self.smallest_effect
-        return HALF_A_POINT if metric.bounded else ONE_PERCENT * abs(baseline_score)
+        if metric.bounded:
+            return HALF_A_POINT
+        return ONE_PERCENT * abs(baseline_score)
 
 
 def verdicts(
@@ -65,12 +68,13 @@ def verdicts(
     `gain` is the mean difference to the baseline, positive if better, with its interval and its p corrected for the number of
     candidates; `level` is that of the test, `smallest` the smallest effect of interest. Returns texts, of the shape of `gain`.
     """
-    gain, low, high, p = (np.asarray(x, dtype=float) for x in (gain, low, high, p))
-    within = (np.maximum(np.abs(low), np.abs(high)) <= smallest) & ~np.isnan(low)
-    shown = (p < level) & (np.abs(gain) >= smallest)
-    return np.select(
-        [within, shown & (gain > 0), shown & (gain < 0)], [EQUAL, BETTER, WORSE], UNDECIDED
-    )
+    gain = np.asarray(gain, dtype=float)
+    low = np.asarray(low, dtype=float)
+    high = np.asarray(high, dtype=float)
+    is_small = (np.maximum(np.abs(low), np.abs(high)) <= smallest) & ~np.isnan(low)
+    is_shown = (np.asarray(p, dtype=float) < level) & (np.abs(gain) >= smallest)
+    cases = [is_small, is_shown & (gain > 0), is_shown & (gain < 0)]
+    return np.select(cases, [EQUAL, BETTER, WORSE], UNDECIDED)
 
 
 def roles(
@@ -83,6 +87,7 @@ def roles(
     """
     curves = {name: _curve(rounds, column.name, name) for name in methods}
     role_of: dict[str, str] = {}
+    # the baseline first, so that a method that repeats it is found wherever it stands
     ordered = sorted(curves, key=lambda name: name != rules.baseline)
     for name in ordered:
         if name == rules.baseline:
@@ -90,8 +95,8 @@ def roles(
         elif name in rules.references:
             role_of[name] = rules.references[name]
         else:
-            earlier = (o for o in ordered if role_of.get(o) in (BASELINE, CANDIDATE))
-            twin = next((o for o in earlier if _same(curves[o], curves[name])), None)
+            judged = [o for o in ordered if role_of.get(o) in (BASELINE, CANDIDATE)]
+            twin = next((o for o in judged if _same(curves[o], curves[name])), None)
             role_of[name] = CANDIDATE if twin is None else repeats(twin)
     return {name: role_of[name] for name in curves}
 
@@ -103,8 +108,8 @@ def repeats(method: str) -> str:
 
 def _curve(rounds: pd.DataFrame, column: str, name: str) -> pd.Series:
     """A method's evaluated scores after training, by seed and round."""
-    scored = rounds[(rounds["method"] == name) & (rounds["round"] >= 1) & rounds[column].notna()]
-    return scored.set_index(["seed", "round"])[column]
+    is_scored = (rounds["round"] >= 1) & rounds[column].notna()
+    return rounds[(rounds["method"] == name) & is_scored].set_index(["seed", "round"])[column]
 
 
 def _same(a: pd.Series, b: pd.Series) -> bool:
@@ -113,7 +118,7 @@ def _same(a: pd.Series, b: pd.Series) -> bool:
     return len(shared) > 0 and bool(np.allclose(a[shared], b[shared], rtol=ROUNDING, atol=0.0))
 
 
-POINTS = 201
+GRID_POINTS = 201
 """Points of the grid on which the distribution between two looks is integrated."""
 
 
@@ -129,18 +134,22 @@ def level_of_each_look(first: int, last: int) -> float:
     """
     if last <= first:
         return ALPHA
-    bound = optimize.brentq(
-        lambda z: _crossing(z, first, last) - ALPHA, stats.norm.isf(ALPHA / 2), 5.0, xtol=1e-5
-    )
+
+    def excess(bound: float) -> float:
+        return _crossing(bound, first, last) - ALPHA
+
+    bound = optimize.brentq(excess, stats.norm.isf(ALPHA / 2), 5.0, xtol=1e-5)
     return float(2 * stats.norm.sf(bound))
 
 
 def _crossing(z: float, first: int, last: int) -> float:
     """The probability that |S_n| / sqrt(n) exceeds z at some look, for a random walk S with standard normal steps."""
-    x = np.linspace(-z, z, POINTS) * math.sqrt(first)
+    # the density of walks that have not crossed yet, on a grid of their places
+    x = np.linspace(-z, z, GRID_POINTS) * math.sqrt(first)
     density = stats.norm.pdf(x, scale=math.sqrt(first))
     for n in range(first + 1, last + 1):
-        following = np.linspace(-z, z, POINTS) * math.sqrt(n)
-        density = integrate.trapezoid(stats.norm.pdf(following[:, None] - x) * density, x, axis=1)
-        x = following
+        next_x = np.linspace(-z, z, GRID_POINTS) * math.sqrt(n)
+        steps = stats.norm.pdf(next_x[:, None] - x)
+        density = integrate.trapezoid(steps * density, x, axis=1)
+        x = next_x
     return 1 - float(integrate.trapezoid(density, x))

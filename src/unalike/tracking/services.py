@@ -11,9 +11,9 @@ from unalike._utils.errors import UnalikeError, require_extra
 from unalike._utils.spec import slug
 from unalike.tracking.tracker import Row, TrackedRun, registry
 
-MOST_PARAMETERS = 100
+MAX_PARAMETERS = 100
 """Parameters that MLflow takes in one request."""
-LONGEST = 6000
+MAX_PARAMETER_LETTERS = 6000
 """Characters that MLflow keeps of a parameter."""
 
 
@@ -34,37 +34,47 @@ class MLflow:
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
-        self._client, self._last = MlflowClient(tracking_uri=self.uri), -1
+        self._client = MlflowClient(tracking_uri=self.uri)
+        self._last = -1
+
+        # a resumed run goes on after the last round that the store has
         if run.known_as is not None:
             self._id = run.known_as
             self._client.update_run(self._id, status="RUNNING")
             for name in self._client.get_run(self._id).data.metrics:
-                self._last = max(
-                    self._last, *(m.step for m in self._client.get_metric_history(self._id, name))
-                )
+                history = self._client.get_metric_history(self._id, name)
+                self._last = max(self._last, *(metric.step for metric in history))
             return self._id
-        found = self._client.get_experiment_by_name(self.experiment)
-        experiment = (
-            self._client.create_experiment(self.experiment)
-            if found is None
-            else found.experiment_id
-        )
-        tags = {"mlflow.runName": run.name} | ({"comparison": run.group} if run.group else {})
-        self._id = self._client.create_run(experiment, tags=tags).info.run_id
-        parameters = [Param(name, str(value)[:LONGEST]) for name, value in run.config.items()]
-        for start in range(0, len(parameters), MOST_PARAMETERS):
-            self._client.log_batch(self._id, params=parameters[start : start + MOST_PARAMETERS])
+
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        experiment_id = None if experiment is None else experiment.experiment_id
+        if experiment_id is None:
+            experiment_id = self._client.create_experiment(self.experiment)
+        tags = {"mlflow.runName": run.name}
+        if run.group:
+            tags["comparison"] = run.group
+        self._id = self._client.create_run(experiment_id, tags=tags).info.run_id
+        parameters = [
+            Param(name, str(value)[:MAX_PARAMETER_LETTERS]) for name, value in run.config.items()
+        ]
+        for start in range(0, len(parameters), MAX_PARAMETERS):
+            self._client.log_batch(self._id, params=parameters[start : start + MAX_PARAMETERS])
         return self._id
 
     def log(self, row: Row) -> None:
         from mlflow.entities import Metric
 
-        step, now = int(row["round"]), int(time.time() * 1000)
-        if step > self._last:  # a resumed run logs all its rounds again
-            metrics = [
-                Metric(name, value, now, step) for name, value in row.items() if name != "round"
-            ]
-            self._client.log_batch(self._id, metrics=metrics)
+        step = int(row["round"])
+        # a resumed run logs all its rounds again
+        if step <= self._last:
+            return
+        milliseconds = int(time.time() * 1000)
+        metrics = [
+            Metric(name, value, milliseconds, step)
+            for name, value in row.items()
+            if name != "round"
+        ]
+        self._client.log_batch(self._id, metrics=metrics)
 
     def end(self, files: Sequence[Path], finished: bool) -> None:
         for file in files:
@@ -110,8 +120,9 @@ class TensorBoard:
         self._writer = SummaryWriter(
             str(home), purge_step=None if run.known_as is None else 0, flush_secs=FLUSH_SECONDS
         )
-        lines = [f"| {k} | {v} |" for k, v in run.config.items()]
-        self._writer.add_text("config", "\n".join(["| | |", "| :-- | :-- |", *lines]), 0)
+        lines = ["| | |", "| :-- | :-- |"]
+        lines += [f"| {name} | {value} |" for name, value in run.config.items()]
+        self._writer.add_text("config", "\n".join(lines), 0)
         for summary in hparams(run.config, {}):
             self._writer.file_writer.add_summary(summary)
         return str(home.resolve())
@@ -168,12 +179,11 @@ class WeightsAndBiases:
 
     def log(self, row: Row) -> None:
         step = int(row["round"])
-        if (
-            step >= self._run.step
-        ):  # a resumed run logs all its rounds again; the server has the first ones
-            self._run.log(
-                {name: value for name, value in row.items() if name != "round"}, step=step
-            )
+        # a resumed run logs all its rounds again; the server has the first ones
+        if step < self._run.step:
+            return
+        numbers = {name: value for name, value in row.items() if name != "round"}
+        self._run.log(numbers, step=step)
 
     def end(self, files: Sequence[Path], finished: bool) -> None:
         import wandb

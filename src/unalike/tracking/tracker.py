@@ -59,8 +59,11 @@ def trackers(track: Track | None) -> list[Tracker]:
     `track` is spec texts such as "tensorboard" or "mlflow(uri='sqlite:///runs.db')", trackers, or a list of them. Raises
     `UnalikeError` for an unknown tracker, and one whose extra is not installed.
     """
-    listed = [] if track is None else [track] if isinstance(track, str | Tracker) else list(track)
-    return [_tracker(item) for item in listed]
+    if track is None:
+        return []
+    if isinstance(track, str | Tracker):
+        return [_tracker(track)]
+    return [_tracker(item) for item in track]
 
 
 def _tracker(item: object) -> Tracker:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from operator import methodcaller
 from pathlib import Path
@@ -16,7 +16,7 @@ from unalike._utils.errors import warn
 from unalike._utils.tensor_files import write_bytes
 from unalike.tracking.tracker import Row, Track, TrackedRun, Tracker, trackers
 
-FILE = "tracking.json"
+TRACKING_FILE = "tracking.json"
 """File in a run's folder: tracker -> the name by which it knows the run."""
 
 
@@ -49,16 +49,18 @@ class Tracking:
     """The trackers of a run; without any, nothing happens."""
 
     def __init__(self, trackers: Sequence[Tracker], run: TrackedRun):
-        self._waiting, self._trackers = list(trackers), list[Tracker]()
-        self._run, self._sent = run, 0
+        self._waiting = list(trackers)
+        self._trackers: list[Tracker] = []
+        self._run = run
+        self._logged_rows = 0
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log the rows that are new. The first call begins the trackers' runs, also with the rows that a resumed run read back."""
         self._begin()
         if self._trackers:
-            for row in rows[self._sent :]:
+            for row in rows[self._logged_rows :]:
                 self._each(methodcaller("log", _numbers(row)))
-            self._sent = len(rows)
+            self._logged_rows = len(rows)
 
     def keep(self, files: Sequence[Path]) -> None:
         """Begin runs without rows that hold only files, and end them."""
@@ -67,7 +69,8 @@ class Tracking:
 
     def finish(self, files: Sequence[Path] = ()) -> None:
         """End the trackers' runs and keep files with them. Runs without a new row have not begun, and stay as they are."""
-        self._each(lambda tracker: tracker.end([file for file in files if file.exists()], True))
+        existing = [file for file in files if file.exists()]
+        self._each(lambda tracker: tracker.end(existing, True))
         self._trackers = []
 
     def fail(self) -> None:
@@ -78,24 +81,26 @@ class Tracking:
     def _begin(self) -> None:
         if not self._waiting:
             return
-        names, folder = self._stored_names(), self._run.folder
-        self._trackers, self._waiting = self._waiting, []
+        self._trackers = self._waiting
+        self._waiting = []
+        # trackers that knew the run before it was interrupted go on with the same one
+        names = self._stored_names()
+        config = flat(self._run.config)
 
-        def start(tracker: Tracker) -> None:
+        def begin(tracker: Tracker) -> None:
             key = repr(tracker)
-            run = TrackedRun(
-                **vars(self._run) | {"config": flat(self._run.config), "known_as": names.get(key)}
-            )
+            run = replace(self._run, config=config, known_as=names.get(key))
             names[key] = tracker.begin(run)
 
-        self._each(start)
-        if folder is not None:
-            write_bytes(folder / FILE, (json.dumps(names, indent=1) + "\n").encode())
+        self._each(begin)
+        if self._run.folder is not None:
+            text = json.dumps(names, indent=1) + "\n"
+            write_bytes(self._run.folder / TRACKING_FILE, text.encode())
 
     def _stored_names(self) -> dict[str, str]:
         if self._run.folder is not None:
             with suppress(OSError, ValueError):
-                return dict(json.loads((self._run.folder / FILE).read_text("utf-8")))
+                return dict(json.loads((self._run.folder / TRACKING_FILE).read_text("utf-8")))
         return {}
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
@@ -103,7 +108,8 @@ class Tracking:
         for tracker in list(self._trackers):
             try:
                 act(tracker)
-            except Exception as error:  # whatever it is, it must not stop the run
+            # whatever it is, it must not stop the run
+            except Exception as error:
                 self._trackers.remove(tracker)
                 why = f"{type(error).__name__}: {str(error)[:300]}"
                 warn(f"{tracker!r} fails and is left out, the run goes on without it ({why})")
@@ -128,5 +134,8 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _numbers(row: Mapping[str, Any]) -> Row:
     """The columns that are finite numbers; a round without an evaluation has NaN."""
-    found = {k: v for k, v in row.items() if isinstance(v, Real) and math.isfinite(v)}
-    return {k: int(v) if isinstance(v, Integral) else float(v) for k, v in found.items()}
+    numbers: Row = {}
+    for name, value in row.items():
+        if isinstance(value, Real) and math.isfinite(value):
+            numbers[name] = int(value) if isinstance(value, Integral) else float(value)
+    return numbers

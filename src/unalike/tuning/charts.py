@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from unalike.methods.search_space import LogRange
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting.charts.figure import AnyMark, Axis, Figure, Line, Points, plot, rows_plot
-from unalike.reporting.charts.palette import Looks, plain
+from unalike.reporting.charts.palette import Looks, look_of_color
 from unalike.reporting.wording import plural
 from unalike.tuning.ranking import Ranked
 from unalike.tuning.trial import FINISHED, Trial
@@ -119,7 +119,7 @@ def spreads(trials: Trials, title: str, looks: Looks, scale: float) -> Figure:
             size=10,
         )
         ring = Points(
-            look=plain(looks[label].color),
+            look=look_of_color(looks[label].color),
             x=_scores(first, scale),
             y=[row] * len(first),
             hollow=[True] * len(first),

@@ -130,7 +130,7 @@ def _budget(tuning: Tuning) -> str:
 
 
 def _trials(tuning: Tuning) -> Table:
-    """What the search cost, by method."""
+    """The cost of the search, by method."""
 
     def count(end: str) -> Callable[[Item], int]:
         return lambda item: sum(trial.end == end for trial in item[1])

@@ -15,7 +15,7 @@ from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Look
 from unalike.reporting.decision import Decision
-from unalike.reporting.table import Table, interval, number, plain, words
+from unalike.reporting.table import Table, aligned_text, interval, number, words
 from unalike.tuning.ranking import Ranked, ranking, swapped
 from unalike.tuning.trial import DIVERGED, PRUNED, Trial, best_of
 from unalike.tuning.trials import TrialBudget, Trials
@@ -205,7 +205,7 @@ class Tuning:
         return json.dumps(content, indent=1, allow_nan=False)
 
     def __str__(self) -> str:
-        return "\n".join([*self.findings, "", plain(self.before_and_after())])
+        return "\n".join([*self.findings, "", aligned_text(self.before_and_after())])
 
     def __repr__(self) -> str:
         methods = ", ".join(self.methods)

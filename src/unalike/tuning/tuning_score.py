@@ -98,13 +98,13 @@ class TuningScore:
     def decision(self, comparison: Comparison) -> Decision:
         """The decision of a comparison by this objective, among all methods that have a score."""
         content = comparison.content()
-        column_of_shared = content.scores[content.plain].name
+        column_of_shared = content.scores[content.unprefixed_protocol].name
         shared = content.rounds.groupby("method")[column_of_shared].count()
         if not (self.worst or self.personal) and shared.all():
             return content.shared_decision  # the usual decision of a report
 
         # One table with the objective's score of every method in one column, which is then decided on as in a report.
-        columns = Columns.of([content.plain], [self.judged(content.metric)])
+        columns = Columns.of([content.unprefixed_protocol], [self.judged(content.metric)])
         column = columns.metric.name
         resampled: pd.DataFrame | None = None
         if self.worst:
@@ -122,7 +122,7 @@ class TuningScore:
                 resampled = _in_one_column(comparison.resampled, column, column_of_method)
         clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})
         judged = summary(table, clients, columns, content.rules, resampled)
-        return decide(table, judged, columns, content.rules, content.plain, resampled)
+        return decide(table, judged, columns, content.rules, content.unprefixed_protocol, resampled)
 
     def _column_of(self, rounds: pd.DataFrame, columns: Columns) -> Column:
         """The column of the rounds of a method."""
@@ -131,7 +131,7 @@ class TuningScore:
 
     def _column(self, row: Row, columns: Columns) -> Column:
         """The column of personal or of shared models, as the objective says; of the others where only these have a score."""
-        shared = columns.get(columns.plain)
+        shared = columns.get(columns.unprefixed_protocol)
         assert shared is not None
         personal = columns.get("personal") or shared
         preferred, other = (personal, shared) if self.personal else (shared, personal)

@@ -251,7 +251,7 @@ def _scores_by_seed(comparison: Comparison) -> pd.DataFrame:
     from unalike.statistics.scores import tail_mean
 
     content = comparison.content()
-    return tail_mean(content.rounds, content.decisive_column).unstack("method")
+    return tail_mean(content.rounds, content.deciding_column).unstack("method")
 
 
 def _labels_of_several_methods(blocks: Sequence[JoinedBlock]) -> dict[str, list[str]]:

@@ -16,10 +16,10 @@ from unalike.reporting.table import (
     Row,
     Table,
     TableColumn,
+    aligned_text,
     html,
     interval,
     number,
-    plain,
     rows,
     words,
 )
@@ -59,7 +59,7 @@ class Sweep:
         frames = []
         for point, comparison in self.comparisons.items():
             content = comparison.content()
-            rows = content.scored(content.decisive)
+            rows = content.scores_of(content.deciding_protocol)
             columns = [
                 "method",
                 self.metric.name,
@@ -217,7 +217,7 @@ class Sweep:
         return f"<Sweep of {', '.join(self.methods)} on {self.name} over {', '.join(self.axes)}, {len(self.comparisons)} points>"
 
     def __str__(self) -> str:
-        return "\n".join([*self.findings, "", plain(self.as_table())])
+        return "\n".join([*self.findings, "", aligned_text(self.as_table())])
 
     def _repr_html_(self) -> str:
         from unalike._utils.notebook import paragraph

@@ -120,10 +120,10 @@ class Feed(ClientsQuestion):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tune(ClientsQuestion):
+class Finetune(ClientsQuestion):
     """Fine-tune the model of your client."""
 
-    word = "tune"
+    word = "finetune"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ MESSAGES: Mapping[str, type[Announcement] | type[Question]] = {
         ScoreSamples,
         ScoreOwnModels,
         Feed,
-        Tune,
+        Finetune,
         GetClientState,
         KeepClientStates,
     )

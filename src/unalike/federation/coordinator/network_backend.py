@@ -34,7 +34,7 @@ from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
-from unalike.metrics.metric_sums import MOST, MetricSums, unpooled
+from unalike.metrics.metric_sums import LARGEST_LOSS_SUM, MetricSums, unpooled
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.backend import Replies, RoundUpdates
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
@@ -317,7 +317,7 @@ class NetworkStage:
             by_client = {}
             for client, local in pending.local.items():
                 by_client[client] = {
-                    part: MetricSums.restored(plain) for part, plain in local.items()
+                    part: MetricSums.from_fields(plain) for part, plain in local.items()
                 }
             sums["local"] = by_client
         return sums
@@ -353,7 +353,7 @@ class NetworkStage:
         for client, reply in replies.items():
             if "local" in reply.tallies:
                 split_sums = reply.tallies["local"]
-                local[client] = {part: sums.plain() for part, sums in split_sums.items()}
+                local[client] = {part: sums.as_fields() for part, sums in split_sums.items()}
 
         ids = {name: updates.ids for name, updates in groups.items()}
         norms = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
@@ -596,7 +596,7 @@ class NetworkStage:
         own_facts = {
             "ahead": ahead,
             "norms": dict(self._norm_guard.seen),
-            "latest": {"norms": self._norms, "best_loss": min(self._best_loss, MOST)},
+            "latest": {"norms": self._norms, "best_loss": min(self._best_loss, LARGEST_LOSS_SUM)},
             "holds": list(self._digests.items()),
         }
         return tensors, [facts[0] | own_facts, *facts[1:]]

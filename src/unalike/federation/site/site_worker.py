@@ -611,7 +611,7 @@ class SiteWorker:
                 logits=bool(metrics),
             )
             split_sums = MetricSums.of(population.task, scores, metrics)
-            sums[split] = split_sums.rounded(self.policy.digits).plain()
+            sums[split] = split_sums.rounded(self.policy.digits).as_fields()
         return sums
 
     def _rows(self, split: str) -> Any:

@@ -113,9 +113,14 @@ class HeatMap:
     @property
     def ends(self) -> tuple[float, float]:
         """The numbers at the ends of the color bar: as far to both sides of 0 if colors diverge, from 0 by square roots."""
-        low, high = self.limits or (float(np.nanmin(self.values)), float(np.nanmax(self.values)))
+        if self.limits:
+            low, high = self.limits
+        else:
+            low = float(np.nanmin(self.values))
+            high = float(np.nanmax(self.values))
         if self.diverging:
-            return -max(-low, high), max(-low, high)
+            farthest = max(-low, high)
+            return -farthest, farthest
         return (0.0 if self.root else low), high
 
 
@@ -174,8 +179,8 @@ class Plot:
 class Figure:
     """Plots side by side.
 
-    At most `in_a_row` plots are beside each other. `height` is that of a plot on a page in pixels; on paper, `PIXELS` of them
-    are an inch. `legend` lists labels if there are several; not if rows name the marks. `room` is for the letters of the
+    At most `in_a_row` plots are beside each other. `height` is that of a plot on a page in pixels; on paper, `PIXELS_PER_INCH` of
+    them are an inch. `legend` lists labels if there are several; not if rows name the marks. `room` is for the letters of the
     longest note beside the axes.
     """
 
@@ -202,24 +207,21 @@ class Figure:
 
     def says_y(self, place: int) -> bool:
         """Whether the plot at this place has the title of its y axis: all have, or the first of a line if all are the same."""
-        return place % self.columns == 0 or len({plot.y.title for plot in self.plots}) > 1
+        titles = {plot.y.title for plot in self.plots}
+        return place % self.columns == 0 or len(titles) > 1
 
     @property
     def labelled(self) -> dict[str, Mark]:
         """Label -> its first mark, for the legend."""
-        marks = [
-            mark
-            for plot in self.plots
-            for mark in plot.marks
-            if isinstance(mark, Mark) and mark.label
-        ]
         first: dict[str, Mark] = {}
-        for mark in marks:
-            first.setdefault(mark.label, mark)
+        for plot in self.plots:
+            for mark in plot.marks:
+                if isinstance(mark, Mark) and mark.label:
+                    first.setdefault(mark.label, mark)
         return first
 
 
-PIXELS = 126
+PIXELS_PER_INCH = 126
 """Pixels of a page that are an inch on paper."""
 
 
@@ -231,14 +233,14 @@ def plot(
     legend: bool = True,
     title: str = "",
 ) -> Figure:
+    """A figure with one plot."""
     return Figure((Plot(tuple(marks), x, y, title),), height, legend)
 
 
 def rows_plot(names: Sequence[str], marks: Iterable[AnyMark], x: Axis, row_height: int) -> Figure:
     """A figure with one row per name, top to bottom at y = 0, 1, ...; `row_height` is in pixels."""
-    return Figure(
-        (Plot(tuple(marks), x, rows=tuple(names)),), 56 + row_height * len(names), legend=False
-    )
+    rows = Plot(tuple(marks), x, rows=tuple(names))
+    return Figure((rows,), height=56 + row_height * len(names), legend=False)
 
 
 def named(names: Iterable[object]) -> dict[float, str]:
@@ -252,9 +254,11 @@ def with_shared_colors(figure: Figure) -> Figure:
     if len(ends) < 2:
         return figure
     limits = min(low for low, _ in ends), max(high for _, high in ends)
-    return with_marks(
-        figure, lambda mark: replace(mark, limits=limits) if isinstance(mark, HeatMap) else mark
-    )
+
+    def with_limits(mark: AnyMark) -> AnyMark:
+        return replace(mark, limits=limits) if isinstance(mark, HeatMap) else mark
+
+    return with_marks(figure, with_limits)
 
 
 def with_marks(figure: Figure, change: Callable[[AnyMark], AnyMark]) -> Figure:

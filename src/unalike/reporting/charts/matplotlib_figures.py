@@ -16,7 +16,7 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import (
-    PIXELS,
+    PIXELS_PER_INCH,
     AnyMark,
     Axis,
     Bars,
@@ -34,7 +34,11 @@ from unalike.reporting.charts.figure import (
 )
 from unalike.reporting.charts.palette import BLUE, ORANGE, Look
 
-INK, MUTED, RULED = "#1f2733", "#5c6675", "#d9d7d0"
+INK = "#1f2733"
+"""Color of text."""
+MUTED = "#5c6675"
+"""Color of labels."""
+GRID = "#d9d7d0"
 MARKERS = {
     "circle": "o",
     "square": "s",
@@ -43,15 +47,14 @@ MARKERS = {
     "cross": "P",
     "x": "X",
     "star": "*",
-}
-MARKERS |= {
     "triangle-down": "v",
     "line-ns": "|",
     "circle-open": "o",
     "diamond-open": "D",
     "square-open": "s",
+    "triangle-up-open": "^",
 }
-MARKERS |= {"triangle-up-open": "^"}
+"""Plotly's name of a marker -> Matplotlib's."""
 DASHES: dict[str, Any] = {
     "solid": "-",
     "dash": (0, (5, 2)),
@@ -62,8 +65,10 @@ DASHES: dict[str, Any] = {
 DRAW_STYLES = {"": "default", "x": "steps-post", "y": "steps-pre"}
 STYLE: dict[Any, Any] = {
     "font.size": 9,
-    "text.parse_math": False,  # a method's name may contain $
-    "svg.hashsalt": "unalike",  # the same figure gives the same bytes
+    # a method's name may contain $
+    "text.parse_math": False,
+    # the same figure gives the same bytes
+    "svg.hashsalt": "unalike",
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
     "text.color": INK,
@@ -71,15 +76,23 @@ STYLE: dict[Any, Any] = {
     "xtick.color": MUTED,
     "ytick.color": MUTED,
 }
-WIDTH, WIDTH_BESIDE = 5.2, 3.1
-"""Width in inches of a plot alone, and of one of several beside each other."""
-LEGEND_LINE, LEGEND_HANDLE, LETTER = 0.2, 0.55, 0.066
-"""Height of a line of the legend, width of a line's sample and of a letter, in inches."""
+PLOT_INCHES = 5.2
+"""Width of a plot alone."""
+PLOT_BESIDE_INCHES = 3.1
+"""Width of one of several plots beside each other."""
+LEGEND_LINE_INCHES = 0.2
+"""Height of a line of the legend."""
+LEGEND_HANDLE_INCHES = 0.55
+"""Width of a line's sample in the legend."""
+LETTER_INCHES = 0.066
+"""Width of a letter."""
 TITLE_LETTERS = 30
 """Letters of a line of a title or of a y axis's label, where several plots are beside each other."""
-LONGEST_TICK, TICK_LINE = 24, 0.11
-"""Most letters of a name at an axis, and the height of a line of names in inches."""
-POINTS = 72 / PIXELS
+MAX_TICK_LETTERS = 24
+"""Most letters of a name at an axis."""
+TICK_LINE_INCHES = 0.11
+"""Height of a line of names at an axis."""
+POINTS_PER_PIXEL = 72 / PIXELS_PER_INCH
 """Points on paper of a pixel on a page."""
 BLUES = LinearSegmentedColormap.from_list("blues", ["#FFFFFF", BLUE])
 BLUE_TO_ORANGE = LinearSegmentedColormap.from_list("blue to orange", [BLUE, "#FFFFFF", ORANGE])
@@ -87,42 +100,47 @@ BLUE_TO_ORANGE = LinearSegmentedColormap.from_list("blue to orange", [BLUE, "#FF
 
 def write(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as `path`.svg and `path`.pdf, without a date: the same results give the same files. Returns the files."""
-    files = [path.with_name(f"{path.name}.{ending}") for ending in ("svg", "pdf")]
+    svg = path.with_name(f"{path.name}.svg")
+    pdf = path.with_name(f"{path.name}.pdf")
     with rc_context(STYLE):
         drawn = draw(figure)
-        drawn.savefig(files[0], metadata={"Date": None})
-        drawn.savefig(files[1], metadata={"CreationDate": None, "ModDate": None})
-    return files
+        drawn.savefig(svg, metadata={"Date": None})
+        drawn.savefig(pdf, metadata={"CreationDate": None, "ModDate": None})
+    return [svg, pdf]
 
 
 def png(figure: Figure) -> bytes:
     """The figure as an image, for screens."""
-    drawn = BytesIO()
+    image = BytesIO()
     with rc_context(STYLE):
-        draw(figure).savefig(drawn, format="png", dpi=130)
-    return drawn.getvalue()
+        draw(figure).savefig(image, format="png", dpi=130)
+    return image.getvalue()
 
 
 def draw(figure: Figure) -> matplotlib_figure.Figure:
     """The figure as a Matplotlib figure; pyplot and its global state are not used."""
     figure = with_shared_colors(figure)
     labels = list(figure.listed)
-    width = WIDTH if len(figure.plots) == 1 else WIDTH_BESIDE * figure.columns
+
+    # the size: of the plots, of notes beside them, of the legend below
+    width = PLOT_INCHES if len(figure.plots) == 1 else PLOT_BESIDE_INCHES * figure.columns
     if figure.room:
-        width = 3.4 + 2.5 * LETTER * figure.room
+        width = 3.4 + 2.5 * LETTER_INCHES * figure.room
     beside = _labels_in_a_line(labels, width)
-    height = figure.lines * figure.height / PIXELS + LEGEND_LINE * -(-len(labels) // beside)
+    legend_lines = -(-len(labels) // beside)
+    height = figure.lines * figure.height / PIXELS_PER_INCH + LEGEND_LINE_INCHES * legend_lines
+
     with rc_context(STYLE):
         drawn = matplotlib_figure.Figure(figsize=(width, height), layout="constrained")
         grid = np.ravel(drawn.subplots(figure.lines, figure.columns, squeeze=False))
         for place, (axes, plot) in enumerate(zip(grid, figure.plots)):
-            _draw_plot(axes, plot, width / figure.columns, figure.height / PIXELS)
+            _draw_plot(axes, plot, width / figure.columns, figure.height / PIXELS_PER_INCH)
             axes.set_title(fill(plot.title, TITLE_LETTERS), fontsize=9, color=INK)
             if len(figure.plots) > 1:
+                y_title = fill(plot.y.title, TITLE_LETTERS - 4) if figure.says_y(place) else ""
                 axes.set_xlabel(fill(plot.x.title, TITLE_LETTERS + 6))
-                axes.set_ylabel(
-                    fill(plot.y.title, TITLE_LETTERS - 4) if figure.says_y(place) else ""
-                )
+                axes.set_ylabel(y_title)
+        # places of the last line without a plot
         for axes in grid[len(figure.plots) :]:
             axes.set_axis_off()
         _color_bar(drawn, figure)
@@ -136,16 +154,16 @@ def draw(figure: Figure) -> matplotlib_figure.Figure:
 
 
 def _draw_plot(axes: Any, plot: Plot, width: float, height: float) -> None:
+    """Draw marks and axes of a plot of this size in inches."""
     _style(axes)
     for mark in plot.marks:
         _draw(mark, axes, plot)
-    for axis, other, place in ((axes.xaxis, plot.x, "x"), (axes.yaxis, plot.y, "y")):
-        if not (place == "y" and plot.rows):
-            _draw_axis(axes, axis, other, width if place == "x" else height)
-    if plot.rows:
-        axes.set_yticks(
-            range(len(plot.rows)), [wording.short(name) for name in plot.rows], color=INK
-        )
+    _draw_axis(axes, axes.xaxis, plot.x, room=width)
+    if not plot.rows:
+        _draw_axis(axes, axes.yaxis, plot.y, room=height)
+    else:
+        names = [wording.short(name) for name in plot.rows]
+        axes.set_yticks(range(len(names)), names, color=INK)
         axes.set_ylim(len(plot.rows) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
@@ -156,32 +174,43 @@ def _draw_plot(axes: Any, plot: Plot, width: float, height: float) -> None:
 def _draw_axis(axes: Any, drawn: Any, axis: Axis, room: float) -> None:
     """Set scale, ends, names and title of one of the two axes, which has `room` inches."""
     is_x = drawn is axes.xaxis
+    set_scale = axes.set_xscale if is_x else axes.set_yscale
+    set_limits = axes.set_xlim if is_x else axes.set_ylim
+    set_label = axes.set_xlabel if is_x else axes.set_ylabel
     if axis.log:
-        (axes.set_xscale if is_x else axes.set_yscale)("log")
+        set_scale("log")
         drawn.set_major_formatter("{x:g}")
-        drawn.set_minor_formatter(
-            LogFormatter()
-        )  # the default writes TeX, which SVG shows as it is
+        # the default writes TeX, which SVG shows as it is
+        drawn.set_minor_formatter(LogFormatter())
     elif axis.ticks is None:
-        bins, steps = (8 if room > WIDTH_BESIDE else 5), [1, 2, 2.5, 5, 10]
-        drawn.set_major_locator(MaxNLocator(bins, steps=steps, integer=axis.form == ""))
-    ends = axis.limits
-    if ends:
-        (axes.set_xlim if is_x else axes.set_ylim)(*(ends[::-1] if axis.reverse else ends))
+        bins = 8 if room > PLOT_BESIDE_INCHES else 5
+        whole_numbers = axis.form == ""
+        drawn.set_major_locator(MaxNLocator(bins, steps=[1, 2, 2.5, 5, 10], integer=whole_numbers))
+    if axis.limits:
+        low, high = axis.limits
+        set_limits(*((high, low) if axis.reverse else (low, high)))
     elif axis.reverse:
         drawn.set_inverted(True)
-    if axis.from_zero and not ends:
-        least = -0.02 * drawn.get_view_interval()[1]  # a marker at 0 is not cut
-        (axes.set_xlim(left=least) if is_x else axes.set_ylim(bottom=least))
+    if axis.from_zero and not axis.limits:
+        # a marker at 0 is not cut
+        least = -0.02 * drawn.get_view_interval()[1]
+        set_limits(least, None)
     if axis.ticks is not None:
-        names = [wording.short(name, LONGEST_TICK) for name in axis.ticks.values()]
-        longest = max(map(len, names), default=1)
-        turned = is_x and longest > 2 and len(names) * LETTER * (longest + 1) > room
-        each = TICK_LINE if turned or not is_x else LETTER * (longest + 1)
-        every = max(1, int(np.ceil(len(names) * each / (0.8 * room))))
-        places = list(axis.ticks)[::every]
-        drawn.set_ticks(places, names[::every], rotation=60 if turned else 0, fontsize=7)
-    (axes.set_xlabel if is_x else axes.set_ylabel)(axis.title)
+        _draw_names(drawn, axis.ticks, is_x, room)
+    set_label(axis.title)
+
+
+def _draw_names(drawn: Any, ticks: Mapping[float, str], is_x: bool, room: float) -> None:
+    """Write names at an axis, as many as there is room for; long names below an axis are turned."""
+    names = [wording.short(name, MAX_TICK_LETTERS) for name in ticks.values()]
+    longest = max(map(len, names), default=1)
+    letters_width = LETTER_INCHES * (longest + 1)
+    are_turned = is_x and longest > 2 and len(names) * letters_width > room
+    inches_each = TICK_LINE_INCHES if are_turned or not is_x else letters_width
+    every = max(1, int(np.ceil(len(names) * inches_each / (0.8 * room))))
+    drawn.set_ticks(
+        list(ticks)[::every], names[::every], rotation=60 if are_turned else 0, fontsize=7
+    )
 
 
 def _color_bar(drawn: Any, figure: Figure) -> None:
@@ -195,13 +224,14 @@ def _color_bar(drawn: Any, figure: Figure) -> None:
 def _labels_in_a_line(labels: Sequence[str], width: float) -> int:
     """The number of columns of the legend for which its labels fit in the width."""
     longest = max((len(wording.short(label)) for label in labels), default=1)
-    return max(1, min(4, len(labels), int(width / (LEGEND_HANDLE + LETTER * longest))))
+    fitting = int(width / (LEGEND_HANDLE_INCHES + LETTER_INCHES * longest))
+    return max(1, min(4, len(labels), fitting))
 
 
 def _style(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(RULED)
-    axes.grid(color=RULED, linewidth=0.6)
+    axes.spines[["left", "bottom"]].set_color(GRID)
+    axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
 
 
@@ -226,10 +256,9 @@ def _(mark: Line, axes: Any, plot: Plot) -> None:
         axes.fill_between(
             mark.x, mark.low, mark.high, color=mark.look.color, alpha=0.12, linewidth=0
         )
-    style = _line_style(mark.look) | {
-        "linewidth": 0.7 * mark.width,
-        "drawstyle": DRAW_STYLES[mark.step],
-    }
+    style = _line_style(mark.look)
+    style["linewidth"] = 0.7 * mark.width
+    style["drawstyle"] = DRAW_STYLES[mark.step]
     if not mark.markers:
         style["marker"] = "none"
     every = max(1, len(mark.x) // 7)
@@ -238,46 +267,56 @@ def _(mark: Line, axes: Any, plot: Plot) -> None:
 
 @_draw.register
 def _(mark: Points, axes: Any, plot: Plot) -> None:
-    look, x, y = mark.look, np.asarray(mark.x, dtype=float), np.asarray(mark.y, dtype=float)
+    look = mark.look
+    x = np.asarray(mark.x, dtype=float)
+    y = np.asarray(mark.y, dtype=float)
     if len(mark.low):
         middles = x if mark.along == "x" else y
         arms = np.abs([middles - np.asarray(mark.low), np.asarray(mark.high) - middles])
         known = np.isfinite(arms).all(0)
         if known.any():
-            ends = {f"{mark.along}err": arms[:, known]}
             axes.errorbar(
                 x[known],
                 y[known],
-                **ends,
+                **{f"{mark.along}err": arms[:, known]},
                 fmt="none",
                 color=look.color,
                 capsize=3,
                 elinewidth=1.8,
                 capthick=1.8,
             )
+
+    # a vertical stroke has no face; other markers are filled or hollow
+    is_stroke = look.marker == "line-ns"
     hollow = list(mark.hollow) or [look.marker.endswith("-open")] * len(x)
-    faces = ["none" if empty else look.color for empty in hollow]
-    lined = {"linewidths": 1.6 if any(hollow) or look.marker == "line-ns" else 0}
-    face = (
-        {"color": look.color}
-        if look.marker == "line-ns"
-        else {"facecolors": faces, "edgecolors": look.color}
+    colors: dict[str, Any] = {"color": look.color}
+    if not is_stroke:
+        faces = ["none" if empty else look.color for empty in hollow]
+        colors = {"facecolors": faces, "edgecolors": look.color}
+    axes.scatter(
+        x,
+        y,
+        s=(mark.size * POINTS_PER_PIXEL * 1.1) ** 2,
+        marker=MARKERS[look.marker],
+        zorder=3,
+        clip_on=plot.y.limits is not None and plot.y.visible,
+        linewidths=1.6 if any(hollow) or is_stroke else 0,
+        **colors,
     )
-    style = {
-        "marker": MARKERS[look.marker],
-        "zorder": 3,
-        "clip_on": plot.y.limits is not None and plot.y.visible,
-    }
-    axes.scatter(x, y, s=(mark.size * POINTS * 1.1) ** 2, **style, **lined, **face)
-    for i, (at, caption) in enumerate(zip(zip(x, y), mark.captions)):
+    for i, caption in enumerate(mark.captions):
+        # below and above in turn, so that captions of neighbors do not meet
         shift, side = ((0, 5), "bottom") if i % 2 else ((0, -5), "top")
-        place: dict[str, Any] = {
-            "textcoords": "offset points",
-            "ha": "center",
-            "va": side,
-            "fontsize": 7,
-        }
-        axes.annotate(caption, at, shift, color=MUTED, annotation_clip=False, **place)
+        axes.annotate(
+            caption,
+            (x[i], y[i]),
+            shift,
+            textcoords="offset points",
+            ha="center",
+            va=side,
+            fontsize=7,
+            color=MUTED,
+            annotation_clip=False,
+        )
 
 
 @_draw.register
@@ -286,19 +325,22 @@ def _(mark: Box, axes: Any, plot: Plot) -> None:
 
     Matplotlib's own `boxplot` is not used because its option for horizontal boxes has different names in different versions.
     """
-    values, y = np.asarray(mark.values, dtype=float), mark.row
-    values = values[np.isfinite(values)]  # the model of a client may have diverged
+    y = mark.row
+    values = np.asarray(mark.values, dtype=float)
+    # the model of a client may have diverged
+    values = values[np.isfinite(values)]
     if not len(values):
         return
     heights = y + np.random.default_rng(0).uniform(-0.16, 0.16, len(values))
     axes.scatter(values, heights, s=9, color=mark.look.color, alpha=0.45, linewidths=0)
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    inside = values[(values >= low - 1.5 * (high - low)) & (values <= high + 1.5 * (high - low))]
+    reach = 1.5 * (high - low)
+    inside = values[(values >= low - reach) & (values <= high + reach)]
     line = {"color": mark.look.color, "linewidth": 1.4}
-    axes.plot(
-        [low, high, high, low, low], [y - 0.25, y - 0.25, y + 0.25, y + 0.25, y - 0.25], **line
-    )
-    axes.plot([middle, middle], [y - 0.25, y + 0.25], color=mark.look.color, linewidth=2.4)
+    top = y - 0.25
+    bottom = y + 0.25
+    axes.plot([low, high, high, low, low], [top, top, bottom, bottom, top], **line)
+    axes.plot([middle, middle], [top, bottom], color=mark.look.color, linewidth=2.4)
     for end, edge in ((inside.min(), low), (inside.max(), high)):
         axes.plot([end, edge], [y, y], **line)
 
@@ -307,27 +349,36 @@ def _(mark: Box, axes: Any, plot: Plot) -> None:
 def _(mark: Bars, axes: Any, plot: Plot) -> None:
     values = np.asarray(mark.values, dtype=float)
     arms = np.abs([values - np.asarray(mark.low), np.asarray(mark.high) - values])
-    style = {"ecolor": MUTED, "error_kw": {"elinewidth": 1.2, "capsize": 3}}
-    axes.barh(mark.y, values, height=0.55, xerr=arms, color=mark.look.color, **style)
+    axes.barh(
+        mark.y,
+        values,
+        height=0.55,
+        xerr=arms,
+        color=mark.look.color,
+        ecolor=MUTED,
+        error_kw={"elinewidth": 1.2, "capsize": 3},
+    )
 
 
 @_draw.register
 def _(mark: Bubbles, axes: Any, plot: Plot) -> None:
     counts = np.asarray(mark.counts, dtype=float)
-    areas = (0.9 * mark.widest * POINTS) ** 2 * counts / max(counts.max(initial=1), 1)
+    largest_area = (0.9 * mark.widest * POINTS_PER_PIXEL) ** 2
+    areas = largest_area * counts / max(counts.max(initial=1), 1)
     axes.scatter(mark.x, mark.y, s=areas, color=mark.look.color, alpha=0.85, linewidths=0)
 
 
 @_draw.register
 def _(mark: HeatMap, axes: Any, plot: Plot) -> None:
     axes.grid(visible=False)
-    colors, norm = (
-        BLUE_TO_ORANGE if mark.diverging else BLUES,
-        PowerNorm(0.5 if mark.root else 1, *mark.ends),
-    )
+    low, high = mark.ends
+    norm = PowerNorm(0.5 if mark.root else 1, low, high)
+    colors = BLUE_TO_ORANGE if mark.diverging else BLUES
     values = np.asarray(mark.values, dtype=float)
     axes.imshow(values, aspect="auto", cmap=colors, interpolation="nearest", norm=norm)
-    for y, x in np.ndindex(*values.shape) if mark.written else ():
+    if not mark.written:
+        return
+    for y, x in np.ndindex(*values.shape):
         axes.text(x, y, mark.texts[y][x], ha="center", va="center", fontsize=7, color=INK)
 
 
@@ -344,10 +395,12 @@ def _(mark: Note, axes: Any, plot: Plot) -> None:
         "above": ((0, 1), "center", "bottom"),
     }
     shift, across, up = beside[mark.side]
-    place: dict[str, Any] = {
-        "textcoords": "offset points",
-        "ha": across,
-        "va": up,
-        "annotation_clip": False,
-    }
-    axes.annotate(mark.text, (mark.x, mark.y), shift, **place)
+    axes.annotate(
+        mark.text,
+        (mark.x, mark.y),
+        shift,
+        textcoords="offset points",
+        ha=across,
+        va=up,
+        annotation_clip=False,
+    )

@@ -24,14 +24,14 @@ class NotebookFigure(go.Figure):
         if self._source is None or self.to_json() != self._as_drawn:
             return bundle
         if "application/vnd.plotly.v1+json" in bundle:
-            bundle.pop(
-                "text/html", None
-            )  # which exports prefer to an image; its script needs the network
+            # exports prefer HTML to an image, but its script needs the network
+            bundle.pop("text/html", None)
         return bundle | {"image/png": b64encode(matplotlib_figures.png(self._source)).decode()}
 
 
 def notebook_figure(figure: Figure) -> NotebookFigure:
     """Draw a figure for a notebook."""
     drawn = NotebookFigure(plotly_figures.draw(figure))
-    drawn._source, drawn._as_drawn = figure, drawn.to_json()
+    drawn._source = figure
+    drawn._as_drawn = drawn.to_json()
     return drawn

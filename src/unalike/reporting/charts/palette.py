@@ -10,7 +10,9 @@ from markupsafe import Markup
 # Okabe and Ito's color-blind safe set without black and yellow, which are invisible on
 # one of the two backgrounds, and with a blue that is visible on both.
 COLORS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
-BLUE, ORANGE, GREY = COLORS[0], COLORS[1], COLORS[6]
+BLUE = COLORS[0]
+ORANGE = COLORS[1]
+GREY = COLORS[6]
 # Five dashes and seven colors: no pair repeats within 35 methods.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
@@ -38,7 +40,9 @@ class Look:
 
     def faded(self, opacity: float) -> str:
         """The color as `rgba(...)` with this opacity."""
-        red, green, blue = (int(self.color[i : i + 2], 16) for i in (1, 3, 5))
+        red = int(self.color[1:3], 16)
+        green = int(self.color[3:5], 16)
+        blue = int(self.color[5:7], 16)
         return f"rgba({red},{green},{blue},{opacity})"
 
     @property
@@ -59,12 +63,12 @@ Looks = Mapping[str, Look]
 """Method -> its look."""
 
 
-def plain(color: str, marker: str = "circle") -> Look:
+def look_of_color(color: str, marker: str = "circle") -> Look:
     """The look of what is no method: a color and a marker."""
     return Look("", color, "solid", marker)
 
 
-BLUE_CIRCLE = plain(BLUE)
+BLUE_CIRCLE = look_of_color(BLUE)
 """The look of what has none of its own."""
 
 
@@ -74,12 +78,21 @@ def looks(labels: list[str], places: Mapping[str, int] = MappingProxyType({})) -
     Labels in `places` have the look of their place in every figure; the others take the first looks with a free color.
     """
     taken = {places[label] for label in labels if label in places}
-    used = {place % len(COLORS) for place in taken}
-    free = [place for place in range(len(COLORS)) if place not in used]
-    rest = chain(free, (place for place in count() if place not in taken and place not in free))
-    return {label: _look(places[label] if label in places else next(rest)) for label in labels}
+    # places whose color nobody has come first, then all others
+    used_colors = {place % len(COLORS) for place in taken}
+    free = [place for place in range(len(COLORS)) if place not in used_colors]
+    others = (place for place in count() if place not in taken and place not in free)
+    next_places = chain(free, others)
+    return {
+        label: _look(places[label] if label in places else next(next_places)) for label in labels
+    }
 
 
 def _look(place: int) -> Look:
     """The look at a place of the palette."""
-    return Look(f"m{place}", *(styles[place % len(styles)] for styles in (COLORS, DASHES, MARKERS)))
+    return Look(
+        key=f"m{place}",
+        color=COLORS[place % len(COLORS)],
+        dash=DASHES[place % len(DASHES)],
+        marker=MARKERS[place % len(MARKERS)],
+    )

@@ -32,17 +32,20 @@ from unalike.reporting.charts.figure import (
 )
 from unalike.reporting.charts.palette import BLUE, ORANGE
 
-CLEAR = "rgba(0,0,0,0)"
-RULE = "#888888"
-LONGEST_TICK, MOST_TICKS = 14, 30
-"""Most letters of a name at an axis, and most names there."""
+TRANSPARENT = "rgba(0,0,0,0)"
+RULE_COLOR = "#888888"
+MAX_TICK_LETTERS = 14
+"""Most letters of a name at an axis."""
+MAX_TICKS = 30
+"""Most names at an axis."""
 TITLE_LETTERS = 34
 """Letters of a line of a plot's title."""
 BLUES = [[0, "rgba(26,128,187,0)"], [1, "rgba(26,128,187,1)"]]
 """From the background, light or dark, to blue."""
 BLUE_TO_ORANGE = [[0, BLUE], [0.5, "rgba(140,140,140,0.08)"], [1, ORANGE]]
-STEPS = {"": "linear", "x": "hv", "y": "vh"}
-BESIDE: dict[str, dict[str, Any]] = {
+LINE_SHAPES = {"": "linear", "x": "hv", "y": "vh"}
+"""`Line.step` -> Plotly's name."""
+NOTE_PLACES: dict[str, dict[str, Any]] = {
     "left": {"xanchor": "right", "xshift": -8},
     "right": {"xanchor": "left", "xshift": 8},
     "above": {"yanchor": "bottom", "yshift": 1},
@@ -51,42 +54,45 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 def draw(figure: Figure) -> go.Figure:
     """The figure as a Plotly figure without a theme; a page's script gives it the colors of light or dark."""
-    figure, listed = with_shared_colors(figure), bool(figure.listed)
-    several, side = len(figure.plots) > 1, 20 + 7 * figure.room if figure.room else 12
-    drawn = _subplots(figure) if several or figure.plots[0].title else go.Figure()
-    names, colored = set[str](), False
+    has_legend = bool(figure.listed)
+    figure = with_shared_colors(figure)
+    several = len(figure.plots) > 1
+    has_title = bool(figure.plots[0].title)
+    drawn = _subplots(figure) if several or has_title else go.Figure()
+    drawn_names: set[str] = set()
     for place, plot in enumerate(figure.plots):
-        at: dict[str, Any] = {}
+        cell: dict[str, Any] = {}
         if several:
-            at = {"row": place // figure.columns + 1, "col": place % figure.columns + 1}
+            cell = {"row": place // figure.columns + 1, "col": place % figure.columns + 1}
         if not figure.says_y(place):
             plot = replace(plot, y=replace(plot.y, title=""))
-        _draw_axes(drawn, plot, figure.height, at)
+        _draw_axes(drawn, plot, figure.height, cell)
         for mark in plot.marks:
             for trace in _traces(mark, plot):
                 if isinstance(mark, HeatMap):
-                    trace.showscale, colored = (
-                        not colored,
-                        True,
-                    )  # several heat maps share one color bar
+                    # several heat maps share one color bar
+                    trace.showscale = not any(isinstance(t, go.Heatmap) for t in drawn.data)
                 else:
-                    trace.showlegend = bool(listed and trace.name and trace.name not in names)
-                    names.add(trace.name or "")
-                drawn.add_trace(trace, **at)
-            if isinstance(mark, Rule):
-                drawn.add_vline(x=mark.x, line={"width": 1.5, "dash": "dot", "color": RULE}, **at)
-            if isinstance(mark, Note):
-                beside = BESIDE[mark.side] | at
-                drawn.add_annotation(
-                    x=mark.x, y=mark.y, text=text(mark.text), showarrow=False, borderpad=0, **beside
-                )
+                    is_new = trace.name not in drawn_names
+                    trace.showlegend = bool(has_legend and trace.name and is_new)
+                    drawn_names.add(trace.name or "")
+                drawn.add_trace(trace, **cell)
+            _draw_beside_data(drawn, mark, cell)
+
+    # room for the longest note beside the axes, and for titles above them
+    side = 20 + 7 * figure.room if figure.room else 12
+    top = 12
+    if several:
+        top = 60
+    elif has_title:
+        top = 36
     drawn.update_layout(
         template="none",
         height=figure.height * figure.lines,
         margin={
             "l": side,
             "r": side if figure.room else 14,
-            "t": 60 if several else 36 if figure.plots[0].title else 12,
+            "t": top,
             "b": 8 if figure.room else 48,
         },
         showlegend=any(trace.showlegend for trace in drawn.data),
@@ -95,9 +101,29 @@ def draw(figure: Figure) -> go.Figure:
     return drawn
 
 
+def _draw_beside_data(drawn: go.Figure, mark: AnyMark, cell: dict[str, Any]) -> None:
+    """Draw a rule or a note, which are no data for Plotly."""
+    if isinstance(mark, Rule):
+        line = {"width": 1.5, "dash": "dot", "color": RULE_COLOR}
+        drawn.add_vline(x=mark.x, line=line, **cell)
+    if isinstance(mark, Note):
+        drawn.add_annotation(
+            x=mark.x,
+            y=mark.y,
+            text=text(mark.text),
+            showarrow=False,
+            borderpad=0,
+            **NOTE_PLACES[mark.side],
+            **cell,
+        )
+
+
 def _subplots(figure: Figure) -> go.Figure:
     """Empty axes for several plots, with room between them for the names at their y axes."""
-    titles = ["<br>".join(map(text, wrap(plot.title, TITLE_LETTERS))) for plot in figure.plots]
+    titles = []
+    for plot in figure.plots:
+        lines = wrap(plot.title, TITLE_LETTERS)
+        titles.append("<br>".join(map(text, lines)))
     gap = 0.14 if any(plot.y.ticks for plot in figure.plots) else 0.07
     drawn = make_subplots(
         figure.lines, figure.columns, subplot_titles=titles, horizontal_spacing=gap
@@ -120,44 +146,56 @@ def numbers(values: Iterable[float]) -> list[float | None]:
     return [None if pd.isna(value) else float(f"{value:.6g}") for value in values]
 
 
-def _draw_axes(drawn: go.Figure, plot: Plot, height: int, at: dict[str, Any]) -> None:
-    grid = not any(isinstance(mark, HeatMap) for mark in plot.marks)
-    drawn.update_xaxes(**_axis(plot.x, grid), **at)
+def _draw_axes(drawn: go.Figure, plot: Plot, height: int, cell: dict[str, Any]) -> None:
+    has_grid = not any(isinstance(mark, HeatMap) for mark in plot.marks)
+    drawn.update_xaxes(**_axis(plot.x, has_grid), **cell)
     if not plot.rows:
-        drawn.update_yaxes(**_axis(plot.y, grid), **at)
+        drawn.update_yaxes(**_axis(plot.y, has_grid), **cell)
         return
     count = len(plot.rows)
     drawn.update_yaxes(
-        range=[count - 0.45, -0.65], tickvals=[], showgrid=False, zeroline=False, **at
+        range=[count - 0.45, -0.65], tickvals=[], showgrid=False, zeroline=False, **cell
     )
-    for i, name in enumerate(
-        plot.rows
-    ):  # above its row and not beside it, so that a long name does not narrow the plot
-        label = {"text": text(wording.short(name)), "x": 0, "xref": "x domain", "xanchor": "left"}
+    # a name is above its row and not beside it, so that a long one does not narrow the plot
+    for i, name in enumerate(plot.rows):
         drawn.add_annotation(
-            **label, y=i, yshift=0.4 * (height - 56) / count, showarrow=False, **at
+            text=text(wording.short(name)),
+            x=0,
+            xref="x domain",
+            xanchor="left",
+            y=i,
+            yshift=0.4 * (height - 56) / count,
+            showarrow=False,
+            **cell,
         )
 
 
-def _axis(axis: Axis, grid: bool) -> dict[str, Any]:
+def _axis(axis: Axis, has_grid: bool) -> dict[str, Any]:
     """The properties of an axis for Plotly."""
     if not axis.visible:
         return {"range": axis.limits, "visible": False, "fixedrange": True}
-    found: dict[str, Any] = {"title_text": text(axis.title), "zeroline": False, "automargin": True}
+    properties: dict[str, Any] = {
+        "title_text": text(axis.title),
+        "zeroline": False,
+        "automargin": True,
+    }
     if axis.log:
-        found |= {"type": "log", "dtick": 1}
+        properties |= {"type": "log", "dtick": 1}
     if axis.from_zero:
-        found |= {"rangemode": "tozero", "zeroline": True}
+        properties |= {"rangemode": "tozero", "zeroline": True}
     if axis.limits:
+        # Plotly wants the powers of ten
         low, high = np.log10(axis.limits) if axis.log else axis.limits
-        found |= {"range": [high, low] if axis.reverse else [low, high]}
+        properties["range"] = [high, low] if axis.reverse else [low, high]
     elif axis.reverse:
-        found |= {"autorange": "reversed"}
+        properties["autorange"] = "reversed"
     if axis.ticks is not None:
-        shown = list(axis.ticks.items())[:: -(-len(axis.ticks) // MOST_TICKS) or 1]
-        names = [text(wording.short(name, LONGEST_TICK)) for _, name in shown]
-        found |= {"tickvals": [place for place, _ in shown], "ticktext": names, "showgrid": grid}
-    return found
+        every = max(1, -(-len(axis.ticks) // MAX_TICKS))
+        ticks = list(axis.ticks.items())[::every]
+        properties["tickvals"] = [place for place, _ in ticks]
+        properties["ticktext"] = [text(wording.short(name, MAX_TICK_LETTERS)) for _, name in ticks]
+        properties["showgrid"] = has_grid
+    return properties
 
 
 @singledispatch
@@ -169,6 +207,9 @@ def _traces(mark: AnyMark, plot: Plot) -> Sequence[Any]:
 @_traces.register
 def _(mark: Line, plot: Plot) -> Sequence[Any]:
     look = mark.look
+    marker = None
+    if mark.markers:
+        marker = {"color": look.color, "symbol": look.marker, "size": 7, "maxdisplayed": 9}
     line = go.Scatter(
         x=numbers(mark.x),
         y=numbers(mark.y),
@@ -177,17 +218,16 @@ def _(mark: Line, plot: Plot) -> Sequence[Any]:
             "color": look.color,
             "dash": look.dash,
             "width": mark.width,
-            "shape": STEPS[mark.step],
+            "shape": LINE_SHAPES[mark.step],
         },
-        marker={"color": look.color, "symbol": look.marker, "size": 7, "maxdisplayed": 9}
-        if mark.markers
-        else None,
-        **_named(mark, plot),
+        marker=marker,
+        **_name_and_pointer(mark, plot),
     )
     if not len(mark.low):
         return (line,)
+    # a gap would break the outline of the band
     outline = np.array([mark.x, mark.low, mark.high], dtype=float)
-    x, low, high = outline[:, np.isfinite(outline).all(0)]  # a gap would break the outline
+    x, low, high = outline[:, np.isfinite(outline).all(0)]
     band = go.Scatter(
         x=numbers([*x, *x[::-1]]),
         y=numbers([*high, *low[::-1]]),
@@ -203,116 +243,126 @@ def _(mark: Line, plot: Plot) -> Sequence[Any]:
 
 @_traces.register
 def _(mark: Points, plot: Plot) -> Sequence[Any]:
-    look, middles = mark.look, mark.x if mark.along == "x" else mark.y
+    look = mark.look
     marker: dict[str, Any] = {"color": look.color, "symbol": look.marker, "size": mark.size}
+    outline = {"width": 2, "color": look.color}
     if len(mark.hollow):
-        colors = [CLEAR if hollow else look.color for hollow in mark.hollow]
-        marker |= {"color": colors, "line": {"width": 2, "color": look.color}}
-    if look.marker.startswith("line-") or look.marker.endswith("-open"):  # there is only an outline
-        marker |= {"line": {"width": 2, "color": look.color}}
-    found: dict[str, Any] = {}
+        marker["color"] = [TRANSPARENT if hollow else look.color for hollow in mark.hollow]
+        marker["line"] = outline
+    # of these symbols there is only an outline
+    if look.marker.startswith("line-") or look.marker.endswith("-open"):
+        marker["line"] = outline
+    properties: dict[str, Any] = {}
     if len(mark.low):
-        found[f"error_{mark.along}"] = _arms(middles, mark.low, mark.high) | {"color": look.color}
-        found["customdata"] = [numbers(ends) for ends in zip(mark.low, mark.high)]
+        middles = mark.x if mark.along == "x" else mark.y
+        arms = _arms(middles, mark.low, mark.high) | {"color": look.color}
+        properties[f"error_{mark.along}"] = arms
+        properties["customdata"] = [numbers(ends) for ends in zip(mark.low, mark.high)]
     if len(mark.captions):
+        # below and above in turn, so that captions of neighbors do not meet
         places = ["top center" if i % 2 else "bottom center" for i in range(len(mark.captions))]
-        found |= {
-            "text": list(map(text, mark.captions)),
-            "textposition": places,
-            "textfont": {"size": 11},
-        }
-    return (
-        go.Scatter(
-            x=numbers(mark.x),
-            y=numbers(mark.y),
-            mode="markers+text" if len(mark.captions) else "markers",
-            marker=marker,
-            cliponaxis=False,
-            **(found | _named(mark, plot, mark.along if len(mark.low) else "")),
-        ),
+        properties["text"] = list(map(text, mark.captions))
+        properties["textposition"] = places
+        properties["textfont"] = {"size": 11}
+    properties |= _name_and_pointer(mark, plot, mark.along if len(mark.low) else "")
+    points = go.Scatter(
+        x=numbers(mark.x),
+        y=numbers(mark.y),
+        mode="markers+text" if len(mark.captions) else "markers",
+        marker=marker,
+        cliponaxis=False,
+        **properties,
     )
+    return (points,)
 
 
 @_traces.register
 def _(mark: Box, plot: Plot) -> Sequence[Any]:
     look = mark.look
-    return (
-        go.Box(
-            x=numbers(mark.values),
-            y0=mark.row,
-            orientation="h",
-            width=0.36,
-            boxpoints="all" if mark.dots else "outliers",
-            jitter=0.7,
-            pointpos=0,
-            line={"color": look.color, "width": 1.5},
-            fillcolor=look.faded(0.12),
-            marker={"color": look.faded(0.55), "size": 5, "symbol": look.marker},
-            hoveron="points",
-            **_named(mark, plot),
-        ),
+    box = go.Box(
+        x=numbers(mark.values),
+        y0=mark.row,
+        orientation="h",
+        width=0.36,
+        boxpoints="all" if mark.dots else "outliers",
+        jitter=0.7,
+        pointpos=0,
+        line={"color": look.color, "width": 1.5},
+        fillcolor=look.faded(0.12),
+        marker={"color": look.faded(0.55), "size": 5, "symbol": look.marker},
+        hoveron="points",
+        **_name_and_pointer(mark, plot),
     )
+    return (box,)
 
 
 @_traces.register
 def _(mark: Bars, plot: Plot) -> Sequence[Any]:
-    return (
-        go.Bar(
-            x=numbers(mark.values),
-            y=numbers(mark.y),
-            orientation="h",
-            width=0.55,
-            marker={"color": mark.look.color},
-            textposition="none",  # the texts are for the pointer
-            error_x=_arms(mark.values, mark.low, mark.high)
-            | {"color": RULE, "thickness": 1.5, "width": 4},
-            **_named(mark, plot),
-        ),
+    arms = _arms(mark.values, mark.low, mark.high)
+    arms |= {"color": RULE_COLOR, "thickness": 1.5, "width": 4}
+    bars = go.Bar(
+        x=numbers(mark.values),
+        y=numbers(mark.y),
+        orientation="h",
+        width=0.55,
+        marker={"color": mark.look.color},
+        # the texts are for the pointer
+        textposition="none",
+        error_x=arms,
+        **_name_and_pointer(mark, plot),
     )
+    return (bars,)
 
 
 @_traces.register
 def _(mark: Bubbles, plot: Plot) -> Sequence[Any]:
-    size = {
+    marker = {
+        "size": list(mark.counts),
+        "color": mark.look.color,
+        "opacity": 0.8,
+        "line": {"width": 0},
         "sizemode": "area",
         "sizeref": 2 * max(mark.counts, default=1) / mark.widest**2,
         "sizemin": 1.5,
     }
-    look = {"color": mark.look.color, "opacity": 0.8, "line": {"width": 0}}
-    marker = {"size": list(mark.counts)} | look | size
-    return (
-        go.Scatter(
-            x=numbers(mark.x),
-            y=numbers(mark.y),
-            mode="markers",
-            marker=marker,
-            **_named(mark, plot),
-        ),
+    circles = go.Scatter(
+        x=numbers(mark.x),
+        y=numbers(mark.y),
+        mode="markers",
+        marker=marker,
+        **_name_and_pointer(mark, plot),
     )
+    return (circles,)
 
 
 @_traces.register
 def _(mark: HeatMap, plot: Plot) -> Sequence[Any]:
     values = np.asarray(mark.values, dtype=float)
-    colors, (low, high) = np.sqrt(values) if mark.root else values, mark.ends
-    ends = (low**0.5, high**0.5) if mark.root else (low, high)
-    return (
-        go.Heatmap(
-            z=[numbers(row) for row in colors],
-            customdata=[numbers(row) for row in values] if mark.root else None,
-            text=[[text(entry) for entry in row] for row in mark.texts] or None,
-            texttemplate="%{text}" if mark.written else None,
-            hovertemplate=("%{text}: " if mark.texts else "")
-            + _value("customdata" if mark.root else "z", mark.form)
-            + "<extra></extra>",
-            zmin=ends[0],
-            zmax=ends[1],
-            colorscale=BLUE_TO_ORANGE if mark.diverging else BLUES,
-            colorbar=_color_bar(mark),
-            xgap=1,
-            ygap=1,
-        ),
+    low, high = mark.ends
+    colors = values
+    if mark.root:
+        colors = np.sqrt(values)
+        low, high = low**0.5, high**0.5
+    texts = []
+    for row in mark.texts:
+        texts.append([text(entry) for entry in row])
+    # the pointer says the number itself, not its root
+    said = "%{text}: " if mark.texts else ""
+    said += _value("customdata" if mark.root else "z", mark.form)
+    squares = go.Heatmap(
+        z=[numbers(row) for row in colors],
+        customdata=[numbers(row) for row in values] if mark.root else None,
+        text=texts or None,
+        texttemplate="%{text}" if mark.written else None,
+        hovertemplate=f"{said}<extra></extra>",
+        zmin=low,
+        zmax=high,
+        colorscale=BLUE_TO_ORANGE if mark.diverging else BLUES,
+        colorbar=_color_bar(mark),
+        xgap=1,
+        ygap=1,
     )
+    return (squares,)
 
 
 def _color_bar(mark: HeatMap) -> dict[str, Any]:
@@ -324,24 +374,33 @@ def _color_bar(mark: HeatMap) -> dict[str, Any]:
     return bar | {"tickvals": list(values), "ticktext": [f"{value**2:.3g}" for value in values]}
 
 
-def _named(mark: Mark, plot: Plot, interval_along: str = "") -> dict[str, Any]:
+def _name_and_pointer(mark: Mark, plot: Plot, interval_along: str = "") -> dict[str, Any]:
     """Name, group and texts of a trace, and what the pointer shows of it."""
-    said = [
-        *(["%{fullData.name}"] if mark.label else []),
-        *(["%{text}"] if len(mark.texts) else []),
-    ]
-    group = mark.look.key or mark.label
-    found: dict[str, Any] = {"name": text(mark.label) or None, "legendgroup": text(group) or None}
-    if not said:
-        return found | {"hoverinfo": "skip"}
-    for letter, axis in (("x", plot.x), ("y", plot.y)):
-        if axis.ticks is None and axis.visible and not (letter == "y" and plot.rows):
-            low, high = (_value(f"customdata[{i}]", axis.form) for i in (0, 1))
-            ends = f" ({low} to {high})" if letter == interval_along else ""
-            said.append(axis.word + _value(letter, axis.form) + ends)
+    said = []
+    if mark.label:
+        said.append("%{fullData.name}")
     if len(mark.texts):
-        found["text"] = list(map(text, mark.texts))
-    return found | {"hovertemplate": "<br>".join(said) + "<extra></extra>"}
+        said.append("%{text}")
+    group = mark.look.key or mark.label
+    properties: dict[str, Any] = {
+        "name": text(mark.label) or None,
+        "legendgroup": text(group) or None,
+    }
+    if not said:
+        return properties | {"hoverinfo": "skip"}
+    for letter, axis in (("x", plot.x), ("y", plot.y)):
+        is_row = letter == "y" and plot.rows
+        if axis.ticks is None and axis.visible and not is_row:
+            words = axis.word + _value(letter, axis.form)
+            if letter == interval_along:
+                low = _value("customdata[0]", axis.form)
+                high = _value("customdata[1]", axis.form)
+                words += f" ({low} to {high})"
+            said.append(words)
+    if len(mark.texts):
+        properties["text"] = list(map(text, mark.texts))
+    properties["hovertemplate"] = "<br>".join(said) + "<extra></extra>"
+    return properties
 
 
 def _value(name: str, form: str) -> str:
@@ -350,6 +409,7 @@ def _value(name: str, form: str) -> str:
 
 
 def _arms(middles: Sequence[float], low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:
+    """The arms of intervals around these middles, with their lengths."""
     return {
         "type": "data",
         "symmetric": False,

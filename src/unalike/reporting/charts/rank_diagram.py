@@ -14,14 +14,14 @@ from unalike.reporting.charts.figure import (
     Points,
     rows_plot,
 )
-from unalike.reporting.charts.palette import Look, Looks, plain
+from unalike.reporting.charts.palette import Look, Looks, look_of_color
 from unalike.statistics.ranks import Ranks
 
 INK = "#808080"
 """Color of axis, bars and ticks: a grey that is visible on light and dark backgrounds."""
-STEP = 0.45
+BAR_DISTANCE = 0.45
 """Distance between two bars, in rows of names."""
-LONGEST = 26
+MAX_NAME_LETTERS = 26
 """Most letters of a name beside the diagram."""
 
 
@@ -69,95 +69,105 @@ class Diagram:
 
     @property
     def bottom(self) -> float:
-        return self.y(max(h.row for h in self.methods))
+        return self.y(max(method.row for method in self.methods))
 
     def y(self, row: int) -> float:
-        return -STEP * (self.levels + 1) - 0.35 - row
+        return -BAR_DISTANCE * (self.levels + 1) - 0.35 - row
 
     def line(self, method: PlacedMethod) -> tuple[list[float], list[float]]:
         """x and y of the line from the axis down to the method's row and out to its side."""
-        side, y = (0.9 if method.left else self.end + 0.1), self.y(method.row)
+        side = 0.9 if method.left else self.end + 0.1
+        y = self.y(method.row)
         return [method.rank, method.rank, side], [0, y, y]
 
 
-def diagram(found: Ranks) -> Diagram:
+def diagram(ranks: Ranks) -> Diagram:
     """Lay out the diagram so that no two lines cross.
 
     The better half is on the left with the best on top, the other half on the right with the worst on top.
     """
-    mean = found.mean.sort_values(kind="stable")
+    mean = ranks.mean.sort_values(kind="stable")
     names = [str(name) for name in mean.index]
     half = (len(names) + 1) // 2
-    methods = [
-        PlacedMethod(name, float(mean.iloc[i]), i if i < half else len(names) - 1 - i, i < half)
-        for i, name in enumerate(names)
-    ]
+    methods = []
+    for i, name in enumerate(names):
+        is_left = i < half
+        row = i if is_left else len(names) - 1 - i
+        methods.append(PlacedMethod(name, float(mean.iloc[i]), row, is_left))
     bars: list[Bar] = []
-    for group in found.groups:
-        low, high = float(mean[group[0]]), float(mean[group[-1]])
-        taken = {bar.level for bar in bars if bar.high >= low - 0.15}
-        bars.append(
-            Bar(group, low, high, next(level for level in range(len(names)) if level not in taken))
-        )
-    return Diagram(methods, bars, found.critical)
+    for group in ranks.groups:
+        low = float(mean[group[0]])
+        high = float(mean[group[-1]])
+        # bars that would touch lie on different levels
+        occupied = {bar.level for bar in bars if bar.high >= low - 0.15}
+        level = next(level for level in range(len(names)) if level not in occupied)
+        bars.append(Bar(group, low, high, level))
+    return Diagram(methods, bars, ranks.critical)
 
 
-def description(found: Ranks) -> str:
-    mean = found.mean.sort_values(kind="stable")
-    ranks = ", ".join(f"{name} {rank:.2f}" for name, rank in mean.items())
-    groups = "; ".join(wording.listing(group) for group in found.groups)
-    return (
-        f"Critical-difference diagram. Mean ranks, best first: {ranks}. Critical difference {found.critical:.2f}. "
-        + (f"No difference shown within: {groups}." if groups else "All methods differ.")
-    )
+def description(ranks: Ranks) -> str:
+    """The diagram in words, for readers who cannot see it."""
+    mean = ranks.mean.sort_values(kind="stable")
+    listed = ", ".join(f"{name} {rank:.2f}" for name, rank in mean.items())
+    shown = "All methods differ."
+    if ranks.groups:
+        groups = "; ".join(wording.listing(group) for group in ranks.groups)
+        shown = f"No difference shown within: {groups}."
+    return f"Critical-difference diagram. Mean ranks, best first: {listed}. Critical difference {ranks.critical:.2f}. {shown}"
 
 
-def wide(found: Ranks, looks: Looks) -> Figure:
+def wide(ranks: Ranks, looks: Looks) -> Figure:
     """The usual diagram: names on both sides, bars below the axis, the critical difference above it."""
-    drawn, marks = diagram(found), list[AnyMark]()
-    marks.append(_segment([1, len(drawn.methods)], [0, 0], 1.5))
-    for place in drawn.places:
-        marks += [_segment([place, place], [0, 0.14], 1.5), Note(place, 0.2, str(place), "above")]
-    marks += _critical(drawn.critical, 1.0)
-    marks += [
-        _segment([bar.low - 0.04, bar.high + 0.04], [-STEP * (bar.level + 1)] * 2, 5)
-        for bar in drawn.bars
-    ]
-    for method in drawn.methods:
-        x, y = drawn.line(method)
-        marks += _method(method, looks[method.name], x, y)
-        marks.append(Note(x[-1], y[-1], _named(method), "left" if method.left else "right"))
-    top, longest = 1.5, max(len(_named(method)) for method in drawn.methods)
-    ends = (drawn.bottom - 0.5, top)
-    x_axis = Axis(
-        limits=(0.88, drawn.end + 0.12), visible=False
-    )  # a point on the edge would not be drawn
-    plot = Plot(marks, x_axis, Axis(limits=ends, visible=False))
-    return Figure([plot], int(30 * (top - drawn.bottom) + 24), legend=False, room=longest)
+    layout = diagram(ranks)
+    marks: list[AnyMark] = []
+
+    # the axis with its ticks
+    marks.append(_segment([1, len(layout.methods)], [0, 0], 1.5))
+    for place in layout.places:
+        marks.append(_segment([place, place], [0, 0.14], 1.5))
+        marks.append(Note(place, 0.2, str(place), "above"))
+
+    marks += _critical(layout.critical, 1.0)
+    for bar in layout.bars:
+        y = -BAR_DISTANCE * (bar.level + 1)
+        marks.append(_segment([bar.low - 0.04, bar.high + 0.04], [y, y], 5))
+    for method in layout.methods:
+        xs, ys = layout.line(method)
+        marks += _method(method, looks[method.name], xs, ys)
+        side = "left" if method.left else "right"
+        marks.append(Note(xs[-1], ys[-1], _name_and_rank(method), side))
+
+    top = 1.5
+    longest = max(len(_name_and_rank(method)) for method in layout.methods)
+    # a point on the edge would not be drawn
+    x_axis = Axis(limits=(0.88, layout.end + 0.12), visible=False)
+    y_axis = Axis(limits=(layout.bottom - 0.5, top), visible=False)
+    height = int(30 * (top - layout.bottom) + 24)
+    return Figure([Plot(marks, x_axis, y_axis)], height, legend=False, room=longest)
 
 
-def narrow(found: Ranks, looks: Looks) -> Figure:
+def narrow(ranks: Ranks, looks: Looks) -> Figure:
     """For narrow screens: a list from best to worst with the ranks, and vertical bars beside it."""
-    drawn = diagram(found)
-    ordered = sorted(drawn.methods, key=lambda method: method.rank)
-    names, marks = [method.name for method in ordered], list[AnyMark]()
+    layout = diagram(ranks)
+    ordered = sorted(layout.methods, key=lambda method: method.rank)
+    names = [method.name for method in ordered]
+    marks: list[AnyMark] = []
     for i, method in enumerate(ordered):
         marks += _method(method, looks[method.name], [1, method.rank], [i, i])
-    for bar in drawn.bars:
-        x = drawn.end * (1.06 + 0.05 * bar.level)
-        marks.append(
-            _segment(
-                [x, x], [names.index(bar.names[0]) - 0.15, names.index(bar.names[-1]) + 0.15], 5
-            )
-        )
-    ticks = {float(place): str(place) for place in drawn.places}
-    limits = (0.85, drawn.end * (1.05 + 0.05 * drawn.levels))
-    marks += _critical(drawn.critical, len(names))
-    return rows_plot([*names, ""], marks, Axis("← better · mean rank · worse →", ticks, limits), 46)
+    for bar in layout.bars:
+        x = layout.end * (1.06 + 0.05 * bar.level)
+        first = names.index(bar.names[0])
+        last = names.index(bar.names[-1])
+        marks.append(_segment([x, x], [first - 0.15, last + 0.15], 5))
+    marks += _critical(layout.critical, len(names))
+    ticks = {float(place): str(place) for place in layout.places}
+    limits = (0.85, layout.end * (1.05 + 0.05 * layout.levels))
+    x_axis = Axis("← better · mean rank · worse →", ticks, limits)
+    return rows_plot([*names, ""], marks, x_axis, row_height=46)
 
 
-def _named(method: PlacedMethod) -> str:
-    return f"{wording.short(method.name, LONGEST)}  {method.rank:.2f}"
+def _name_and_rank(method: PlacedMethod) -> str:
+    return f"{wording.short(method.name, MAX_NAME_LETTERS)}  {method.rank:.2f}"
 
 
 def _method(method: PlacedMethod, look: Look, x: list[float], y: list[float]) -> list[AnyMark]:
@@ -185,4 +195,4 @@ def _critical(critical: float, y: float) -> list[AnyMark]:
 
 
 def _segment(x: list[float], y: list[float], width: float) -> Line:
-    return Line(look=plain(INK), x=x, y=y, markers=False, width=width)
+    return Line(look=look_of_color(INK), x=x, y=y, markers=False, width=width)

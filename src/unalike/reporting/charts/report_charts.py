@@ -23,17 +23,21 @@ from unalike.reporting.charts.figure import (
     plot,
     rows_plot,
 )
-from unalike.reporting.charts.palette import BLUE, COLORS, Look, Looks, looks, plain
+from unalike.reporting.charts.palette import BLUE, COLORS, Look, Looks, look_of_color, looks
 from unalike.statistics.costs import GOODS, cumulative, on_front, stairs
 
-MOST_POINTS = 150
+MAX_POINTS = 150
 """Most points of a line; a line of 1,200 pixels cannot show more."""
-MOST_BANDS = 8
+MAX_BANDS = 8
 """Most methods with bands; more bands would hide the lines."""
-MOST_DOTS = 3000
+MAX_DOTS = 3000
 """Most dots of a distribution chart, since a browser draws each as an element; with more clients, only boxes are drawn."""
-MOST_BUBBLES = (40, 30)
-"""Most clients and classes shown as bubbles; larger tables are shown as a heat map."""
+MAX_BUBBLE_ROWS = 40
+"""Most clients shown as bubbles; larger tables are shown as a heat map."""
+MAX_BUBBLE_COLUMNS = 30
+"""Most classes shown as bubbles."""
+MAX_HEIGHT = 760
+"""Height of the largest chart, in pixels."""
 ROUNDS = Axis("round", word="round ", form="", from_zero=True)
 MODEL_SUFFIX = {"personal": " (personal)", "local": " (local)"}
 """Suffix of a method's name if its row is not about the shared model."""
@@ -56,24 +60,27 @@ def forest(differences: pd.DataFrame, baseline: str, metric: Metric, looks: Look
         for i, row in enumerate(differences.to_dict("records"))
     ]
     names = [str(name) for name in differences["method"]]
-    return rows_plot(names, [*marks, Rule(0)], Axis(_direction(baseline, metric), form="+.2f"), 54)
+    x = Axis(_direction(baseline, metric), form="+.2f")
+    return rows_plot(names, [*marks, Rule(0)], x, row_height=54)
 
 
 def curves(rounds: pd.DataFrame, column: str, title: str, looks: Looks, scale: float = 1) -> Figure:
     """Mean over seeds by round, with a band of one standard deviation if there are several seeds."""
     lines = {name: over_seeds(rounds[rounds["method"] == name], column, scale) for name in looks}
-    banded = len(looks) <= MOST_BANDS
-    marks = [_curve(line, name, looks[name], banded) for name, line in lines.items() if len(line)]
+    has_bands = len(looks) <= MAX_BANDS
+    marks = [
+        _curve(line, name, looks[name], has_bands) for name, line in lines.items() if len(line)
+    ]
     return plot(marks, ROUNDS, Axis(title))
 
 
-def _curve(line: pd.DataFrame, name: str, look: Look, banded: bool) -> Line:
+def _curve(line: pd.DataFrame, name: str, look: Look, has_band: bool) -> Line:
     middle = Line(look=look, label=name, x=line["round"].tolist(), y=line["mean"].tolist())
-    if not banded or line["sd"].isna().all():
+    if not has_band or line["sd"].isna().all():
         return middle
-    return replace(
-        middle, low=(line["mean"] - line["sd"]).tolist(), high=(line["mean"] + line["sd"]).tolist()
-    )
+    low = line["mean"] - line["sd"]
+    high = line["mean"] + line["sd"]
+    return replace(middle, low=low.tolist(), high=high.tolist())
 
 
 def client_lines(
@@ -81,19 +88,23 @@ def client_lines(
 ) -> Figure:
     """One thin line per client by round, named if there are colors for all, and their mean as a thick one."""
     clients = [str(client) for client in rounds["client"].unique()]
-    known = looks(clients) if len(clients) <= len(COLORS) else {}
-    faint = plain(look.faded(0.45))
-    lines = [
-        Line(
-            look=replace(known[str(client)], key="") if known else faint,
+    look_of_client = looks(clients) if len(clients) <= len(COLORS) else {}
+    faint = look_of_color(look.faded(0.45))
+    lines = []
+    for client, of_client in rounds.dropna(subset=[column]).groupby("client", sort=False):
+        thin_look = faint
+        if look_of_client:
+            # without the key of a method, which other charts hide and show by
+            thin_look = replace(look_of_client[str(client)], key="")
+        line = Line(
+            look=thin_look,
             label=str(client),
-            x=own["round"].tolist(),
-            y=(scale * own[column]).tolist(),
+            x=of_client["round"].tolist(),
+            y=(scale * of_client[column]).tolist(),
             markers=False,
             width=1.25,
         )
-        for client, own in rounds.dropna(subset=[column]).groupby("client", sort=False)
-    ]
+        lines.append(line)
     mean = rounds.groupby("round")[column].mean().dropna()
     thick = Line(
         look=look,
@@ -102,40 +113,40 @@ def client_lines(
         y=(scale * mean).tolist(),
         width=3,
     )
-    return plot([*lines, thick], ROUNDS, Axis(title), legend=bool(known))
+    return plot([*lines, thick], ROUNDS, Axis(title), legend=bool(look_of_client))
 
 
 def class_scores(shares: Mapping[str, pd.Series], looks: Looks) -> Figure:
     """One marker per method and class: the share of right predictions among the samples of the class, in per cent."""
-    classes = list(dict.fromkeys(name for found in shares.values() for name in found.index))
-    apart = 0.5 / max(1, len(shares))  # side by side, since methods often agree
-    marks = [
-        Points(
-            look=looks[name],
-            label=name,
-            x=[classes.index(label) + apart * (i - (len(shares) - 1) / 2) for label in found.index],
-            y=(100 * found).tolist(),
-            texts=[f"class {label}" for label in found.index],
+    classes = list(dict.fromkeys(label for share in shares.values() for label in share.index))
+    # side by side, since methods often agree
+    distance = 0.5 / max(1, len(shares))
+    marks = []
+    for i, (method, share) in enumerate(shares.items()):
+        shift = distance * (i - (len(shares) - 1) / 2)
+        points = Points(
+            look=looks[method],
+            label=method,
+            x=[classes.index(label) + shift for label in share.index],
+            y=(100 * share).tolist(),
+            texts=[f"class {label}" for label in share.index],
         )
-        for i, (name, found) in enumerate(shares.items())
-    ]
-    return plot(
-        marks, Axis("class", named(classes)), Axis("accuracy on the class (%)", limits=(-3, 103))
-    )
+        marks.append(points)
+    y = Axis("accuracy on the class (%)", limits=(-3, 103))
+    return plot(marks, Axis("class", named(classes)), y)
 
 
 def confusion(counts: pd.DataFrame) -> Figure:
     """Classes (rows) by predicted classes (columns); darker is a larger share of the class."""
     shares = 100 * counts.div(counts.sum(axis=1).clip(lower=1), axis=0)
-    texts = [
-        [f"class {a}, predicted {b}: {n}" for b, n in row.items()] for a, row in counts.iterrows()
-    ]
-    squares = HeatMap(shares.to_numpy(), "% of class", (0, 100), texts)
-    x, y = (
-        Axis("predicted class", named(counts.columns)),
-        Axis("class", named(counts.index), reverse=True),
-    )
-    return plot([squares], x, y, min(760, max(430, 140 + 11 * len(counts))))
+    texts = []
+    for label, row in counts.iterrows():
+        texts.append([f"class {label}, predicted {other}: {n}" for other, n in row.items()])
+    squares = HeatMap(shares.to_numpy(), "% of class", limits=(0, 100), texts=texts)
+    x = Axis("predicted class", named(counts.columns))
+    y = Axis("class", named(counts.index), reverse=True)
+    height = min(MAX_HEIGHT, max(430, 140 + 11 * len(counts)))
+    return plot([squares], x, y, height)
 
 
 def distribution(
@@ -146,83 +157,84 @@ def distribution(
     names = [name for name in looks if name in set(scored["method"])]
     marks = []
     for i, name in enumerate(names):
-        own = scored[scored["method"] == name]
-        texts = [f"{client}, seed {seed}" for client, seed in zip(own["client"], own["seed"])]
-        dots = len(scored) <= MOST_DOTS
-        marks.append(
-            Box(
-                look=looks[name],
-                label=name,
-                row=i,
-                values=(scale * own[column]).tolist(),
-                texts=texts,
-                dots=dots,
-            )
+        rows = scored[scored["method"] == name]
+        box = Box(
+            look=looks[name],
+            label=name,
+            row=i,
+            values=(scale * rows[column]).tolist(),
+            texts=[f"{client}, seed {seed}" for client, seed in zip(rows["client"], rows["seed"])],
+            dots=len(scored) <= MAX_DOTS,
         )
-    return rows_plot(names, marks, Axis(title), 74)
+        marks.append(box)
+    return rows_plot(names, marks, Axis(title), row_height=74)
 
 
 def labels(counts: pd.DataFrame, what: str = "class") -> Figure:
     """Training samples by client and class: bubbles with the count as area, or a heat map for large tables."""
-    x, y = Axis(what, named(counts.columns)), Axis(ticks=named(counts.index), reverse=True)
+    x = Axis(what, named(counts.columns))
+    y = Axis(ticks=named(counts.index), reverse=True)
     clients, classes = counts.shape
-    small = clients <= MOST_BUBBLES[0] and classes <= MOST_BUBBLES[1]
-    return _bubbles(counts, x, y) if small else _heat_map(counts, x, y)
+    if clients <= MAX_BUBBLE_ROWS and classes <= MAX_BUBBLE_COLUMNS:
+        return _bubbles(counts, x, y)
+    return _heat_map(counts, x, y)
 
 
 def sizes(samples: pd.Series) -> Figure:
     """Training samples by client as bars, for labels that are no classes."""
     values = samples.tolist()
     bars = Bars(
-        look=plain(BLUE), y=list(range(len(values))), values=values, low=values, high=values
+        look=look_of_color(BLUE), y=list(range(len(values))), values=values, low=values, high=values
     )
+    x = Axis("training samples", from_zero=True)
     y = Axis(ticks=named(samples.index), reverse=True)
-    return plot(
-        [bars], Axis("training samples", from_zero=True), y, height=min(760, 120 + 9 * len(values))
-    )
+    return plot([bars], x, y, height=min(MAX_HEIGHT, 120 + 9 * len(values)))
 
 
 def _bubbles(counts: pd.DataFrame, x: Axis, y: Axis) -> Figure:
-    height, columns = counts.shape
+    clients, classes = counts.shape
     values = counts.to_numpy(dtype=int)
-    cells = [
-        (j, i, int(values[i, j])) for i in range(height) for j in range(columns) if values[i, j] > 0
+    rows, columns = (places.tolist() for places in np.nonzero(values > 0))
+    circle_counts = [int(values[i, j]) for i, j in zip(rows, columns)]
+    texts = [
+        f"{counts.index[i]}, class {counts.columns[j]}: {count}"
+        for i, j, count in zip(rows, columns, circle_counts)
     ]
     circles = Bubbles(
-        look=plain(BLUE),
-        x=[j for j, _, _ in cells],
-        y=[i for _, i, _ in cells],
-        counts=[count for *_, count in cells],
-        widest=min(26, 300 / columns),
-        texts=[f"{counts.index[i]}, class {counts.columns[j]}: {count}" for j, i, count in cells],
+        look=look_of_color(BLUE),
+        x=columns,
+        y=rows,
+        counts=circle_counts,
+        widest=min(26, 300 / classes),
+        texts=texts,
     )
-    x, y = replace(x, limits=(-0.7, columns - 0.3)), replace(y, limits=(-0.7, height - 0.3))
-    return plot([circles], x, y, height=80 + 27 * height)
+    # circles at the edge are not cut
+    x = replace(x, limits=(-0.7, classes - 0.3))
+    y = replace(y, limits=(-0.7, clients - 0.3))
+    return plot([circles], x, y, height=80 + 27 * clients)
 
 
 def _heat_map(counts: pd.DataFrame, x: Axis, y: Axis) -> Figure:
-    texts = [[f"{client}, class {label}" for label in counts.columns] for client in counts.index]
+    texts = []
+    for client in counts.index:
+        texts.append([f"{client}, class {label}" for label in counts.columns])
     squares = HeatMap(counts.to_numpy(dtype=int), "samples", texts=texts, form="")
-    return plot([squares], x, y, height=min(760, 120 + 9 * len(counts)))
+    return plot([squares], x, y, height=min(MAX_HEIGHT, 120 + 9 * len(counts)))
 
 
 def cost(
     rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, looks: Looks, scale: float
 ) -> Figure:
     """Score by the cost so far (`mb` or `seconds`), mean over seeds."""
-    totals, marks = (
-        cumulative(rounds).assign(mb=lambda frame: frame["mb_down"] + frame["mb_up"]),
-        [],
-    )
+    totals = cumulative(rounds)
+    totals = totals.assign(mb=totals["mb_down"] + totals["mb_up"])
+    marks = []
     for name, look in looks.items():
-        own = totals[totals["method"] == name].dropna(subset=[column])
-        line = thin(common(own).groupby("round")[[spent, column]].mean())
+        rows = totals[totals["method"] == name].dropna(subset=[column])
+        line = thin(common(rows).groupby("round")[[spent, column]].mean())
         if len(line):
-            marks.append(
-                Line(
-                    look=look, label=name, x=line[spent].tolist(), y=(scale * line[column]).tolist()
-                )
-            )
+            scores = scale * line[column]
+            marks.append(Line(look=look, label=name, x=line[spent].tolist(), y=scores.tolist()))
     return plot(marks, Axis(title, from_zero=True), Axis(goal))
 
 
@@ -259,25 +271,26 @@ def pareto(
 def over_seeds(rounds: pd.DataFrame, column: str, scale: float = 1) -> pd.DataFrame:
     """`round mean sd` for the rounds that every seed reached, thinned. A mean over fewer seeds would jump."""
     line = common(rounds.dropna(subset=[column])).groupby("round")[column].agg(["mean", "std"])
-    scaled = pd.DataFrame(
-        {"round": line.index, "mean": scale * line["mean"], "sd": scale * line["std"]}
-    )
-    return thin(scaled.reset_index(drop=True))
+    columns = {"round": line.index, "mean": scale * line["mean"], "sd": scale * line["std"]}
+    return thin(pd.DataFrame(columns).reset_index(drop=True))
 
 
 def common(rounds: pd.DataFrame) -> pd.DataFrame:
     """The rows of one method in the rounds that every seed has. After the end of a seed, the mean would be biased."""
-    return rounds[rounds.groupby("round")["seed"].transform("nunique") == rounds["seed"].nunique()]
+    seeds_of_round = rounds.groupby("round")["seed"].transform("nunique")
+    return rounds[seeds_of_round == rounds["seed"].nunique()]
 
 
-def thin(table: pd.DataFrame, limit: int = MOST_POINTS) -> pd.DataFrame:
+def thin(table: pd.DataFrame, limit: int = MAX_POINTS) -> pd.DataFrame:
     """At most `limit` evenly spaced rows, including the first and the last."""
     if len(table) <= limit:
         return table
-    return table.iloc[np.unique(np.linspace(0, len(table) - 1, limit).round().astype(int))]
+    places = np.linspace(0, len(table) - 1, limit).round().astype(int)
+    return table.iloc[np.unique(places)]
 
 
 def _direction(baseline: str, metric: Metric) -> str:
     unit = f"points of {metric.word}" if metric.percent else metric.word
     what = f"{unit} compared with {wording.short(baseline, 20)}"
-    return f"{what}\n← {'worse · better' if metric.sign > 0 else 'better · worse'} →"
+    sides = "worse · better" if metric.sign > 0 else "better · worse"
+    return f"{what}\n← {sides} →"

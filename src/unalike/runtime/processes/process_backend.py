@@ -38,7 +38,7 @@ from unalike.runtime.stages.evaluation import (
 from unalike.runtime.stages.local_backend import LocalBackend, LocalStage
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import RoundResult
-from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_states import ClientStateStore
 
 MIN_SHARED_SAMPLES = 1000
 """Number of samples above which each process of a run scores a part of them."""
@@ -56,7 +56,7 @@ class ProcessBackend(LocalBackend):
         folder = folder or self.worker_pool.folder
         self._newest = ProcessStage(self.run_config, stage, index, folder, self.worker_pool)
         begun = BeginStage(folder=None if folder is None else str(folder))
-        self.worker_pool.tell(begun.as_dict())
+        self.worker_pool.send(begun.as_dict())
         return self._newest
 
     def end_step(self, outcome: Answers | StageResults) -> None:
@@ -65,7 +65,7 @@ class ProcessBackend(LocalBackend):
             ended: Announcement = EndStage(states=states, rounds=outcome.rounds)
         else:
             ended = EndQuery(clients=list(outcome.clients), answers=outcome.tree)
-        self.worker_pool.tell(ended.as_dict())
+        self.worker_pool.send(ended.as_dict())
 
     def collect_client_states(self) -> None:
         """Copy the states of all clients of the last stage to this process, before the worker processes exit."""
@@ -92,7 +92,7 @@ class ProcessStage(LocalStage):
     def start(self) -> None:
         """Choose the executor in each process, and tell the others."""
         super().start()
-        self.worker_pool.tell(UseExecutor(executor=self.choice.executor).as_dict())
+        self.worker_pool.send(UseExecutor(executor=self.choice.executor).as_dict())
 
     @property
     def executor(self) -> str:
@@ -122,7 +122,7 @@ class ProcessStage(LocalStage):
 
     def _client_states(
         self, folder: Path | None, stage: Stage, settings: StageSettings, source: Population
-    ) -> ClientStates:
+    ) -> ClientStateStore:
         return SharedClientStates(
             super()._client_states(folder, stage, settings, source),
             self.worker_pool,
@@ -177,7 +177,7 @@ class ProcessEvaluator(Evaluator):
             params=predict.params,
             buffers=predict.buffers,
         )
-        pool.tell(question.as_dict(), others)
+        pool.send(question.as_dict(), others)
         scores = [self.score(predict, split, part_of(rows, pool.rank, pool.size))]
         for rank in others:
             scores += received(pool.answer(rank))[TEST]

@@ -30,12 +30,12 @@ from unalike.engine.multiprocess.messages import (
     EndRun,
     EndStage,
     Feed,
+    Finetune,
     GetClientState,
     KeepClientStates,
     Question,
     ScoreOwnModels,
     ScoreSamples,
-    Tune,
     UseExecutor,
     read_message,
 )
@@ -76,7 +76,7 @@ def serve_leader(worker_pool: WorkerPool, make: Callable[[], Worker]) -> None:
         failure = _explained(error)
     while True:
         # Every process hears every message, also a question to others.
-        received = worker_pool.hear()
+        received = worker_pool.receive()
         if received["do"] == EndRun.word:
             return
         is_asked = worker_pool.rank in received["asked"]
@@ -185,13 +185,13 @@ class Worker:
         group.executor.feed(broadcast, ids, accepted, total)
         return plain_sums(total.updates)
 
-    def tune(self, stage: LocalStage, question: Tune) -> Message:
+    def finetune(self, stage: LocalStage, question: Finetune) -> Message:
         """The fine-tuned model of a client."""
         group = _group(stage, question.group)
         broadcast = _broadcast(question, group.executor.client_pool)
         accepted = accepted_rounds(question.accepted)
-        [(_, tuned)] = group.executor.tune(broadcast, self._mine(question), accepted)
-        return {"tuned": tuned}
+        [(_, model)] = group.executor.finetune(broadcast, self._mine(question), accepted)
+        return {"model": model}
 
     def client_state(self, stage: LocalStage, question: GetClientState) -> Message:
         states = _group(stage, question.group).client_states
@@ -212,7 +212,7 @@ ANSWERS: Mapping[type[Question], Callable[[Worker, LocalStage, Any], Message]] =
     ScoreSamples: Worker.score,
     ScoreOwnModels: Worker.score_own_models,
     Feed: Worker.feed,
-    Tune: Worker.tune,
+    Finetune: Worker.finetune,
     GetClientState: Worker.client_state,
     KeepClientStates: Worker.keep,
 }

@@ -113,7 +113,7 @@ class History:
     @property
     def final(self) -> int | None:
         """The selected round that the final models come from: that of the personal models, or else of the shared model."""
-        return self.selected.get("personal", self.selected.get(self.columns.plain))
+        return self.selected.get("personal", self.selected.get(self.columns.unprefixed_protocol))
 
     def plot(self, metric: str | None = None) -> go.Figure:
         """Draw a metric over the rounds, as the report does.

@@ -224,7 +224,9 @@ class RunConfig:
             return columns
         at_clients = [protocol for protocol in columns.protocols if protocol != "server"]
         successes = [
-            Column(protocol, TEST, ATTACK_SUCCESS, plain=protocol == columns.plain)
+            Column(
+                protocol, TEST, ATTACK_SUCCESS, unprefixed=protocol == columns.unprefixed_protocol
+            )
             for protocol in at_clients
         ]
         return columns | Columns(tuple(successes))

@@ -189,7 +189,7 @@ def _score_over_clients(
 
 def _in_use(row: Row, column: Column, columns: Columns) -> Column:
     """The column; that of the personal models where it is empty, as of methods that have no shared model."""
-    if not column.plain or not math.isnan(column.value(row)):
+    if not column.unprefixed or not math.isnan(column.value(row)):
         return column
     personal = columns.get("personal", column.metric.name, column.split)
     if personal is None or math.isnan(personal.value(row)):

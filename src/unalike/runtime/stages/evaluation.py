@@ -27,7 +27,14 @@ from unalike.methods.attack import Attack
 from unalike.methods.plan import method_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TEST, TRIGGERED, VALIDATION
-from unalike.metrics.metrics import Metrics, RunMetrics, in_front, measure, metric_names, per_client
+from unalike.metrics.metrics import (
+    Metrics,
+    RunMetrics,
+    leading_columns,
+    measure,
+    metric_names,
+    per_client,
+)
 from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.records.history import Row
@@ -213,7 +220,7 @@ class Evaluator:
                 for metric, value in together.items():
                     row[names[metric]] = value
                 by_client = None if metrics is None else metrics.clients
-                if by_client is None and protocol == self.columns.plain:
+                if by_client is None and protocol == self.columns.unprefixed_protocol:
                     # the plain columns are always there
                     by_client = [no_metrics] * len(clients_shown)
                 if by_client is None:
@@ -362,7 +369,7 @@ class Evaluator:
         clients = np.asarray(clients_shown, np.int64)
         train_sizes = self.population.sizes[clients].tolist()
         test_sizes = self.population.test.sizes[clients].tolist()
-        leading_metrics = [*in_front(next(iter(table), {}))]
+        leading_metrics = [*leading_columns(next(iter(table), {}))]
         personal = self.columns.get("personal", "accuracy")
         rows = []
         for client, n_train, n_test, metrics in zip(

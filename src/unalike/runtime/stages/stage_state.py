@@ -18,12 +18,12 @@ from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.cohort_sampler import sampler_of
 from unalike.runtime.stages.model_group import GroupRound, ModelGroup
-from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_states import ClientStateStore
 from unalike.training.wire import stage_wire
 
 Facts = dict[str, Any]
 """Plain values of a checkpoint, beside its tensors."""
-MakeStates = Callable[[Stage, StageSettings, Population], ClientStates]
+MakeStates = Callable[[Stage, StageSettings, Population], ClientStateStore]
 """Makes the client states of a group from the stage, the settings of the group and its training samples."""
 Choose = Callable[["StageState", int], str]
 """Asks a client which group it chooses for a round."""
