@@ -11,7 +11,7 @@ from unalike.methods.method import Method
 
 @dataclass(frozen=True)
 class TrainingKind:
-    """What clients train, and the random numbers that belong to it.
+    """A kind of training, and the random numbers that belong to it.
 
     Fine-tuning is training like any other, by a method of its own and with a fresh solver. `sends` is the difference: the update
     of a round is sent and the client's new state is kept; of fine-tuning the model is left, and the state stays as it was.

@@ -1,4 +1,4 @@
-"""How the gradient of a local step is found, and what its batch counts as.
+"""Rules for the gradient of a local step, and for the number of samples that its batch counts as.
 
 A local step knows no more of it than `GradientRule`. Where no part of the method brings a rule (role `LocalGradient`), the
 executor chooses an ordinary one, of one client or of stacked ones (`AutogradRule`, `StackedRule` in `training.client.local_step`).

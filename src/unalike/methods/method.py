@@ -269,7 +269,7 @@ class Method(Plan):
         return name in self.shared_names([name], model)
 
     def shared_names(self, names: Iterable[str], model: Model) -> list[str]:
-        """Those of these names of parameters or buffers that are sent and averaged."""
+        """The names of parameters or buffers, among these, that are sent and averaged."""
         shared = [n for n in names if model.trainable(n)]
         for part in self.role(Personalizer):
             shared = [n for n in shared if part.shared(n, model)]
@@ -312,7 +312,7 @@ class Method(Plan):
 
     @cached_property
     def parts_after_upload(self) -> tuple[Part, ...]:
-        """Those `parts_after_training` that are given the model that the server decodes from the upload (`sums_sent`)."""
+        """The parts, among `parts_after_training`, that are given the model that the server decodes from the upload (`sums_sent`)."""
         return tuple(p for p in self.parts if p.sums_sent and self.role(Upload))
 
     @cached_property

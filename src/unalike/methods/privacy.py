@@ -55,7 +55,7 @@ class Privacy(Part):
         return not self.per_sample
 
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
-        """How contributions are sampled for each release. No default.
+        """The sampling of contributions for each release. No default.
 
         Args:
             settings: Settings of the stage; `settings.sampling` is how clients take part in its rounds.

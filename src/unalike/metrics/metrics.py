@@ -120,7 +120,7 @@ class Grouped:
 
 
 def _counts(cell: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """How often each cell of a table of this shape occurs."""
+    """The number of times that each cell of a table of this shape occurs."""
     return np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
 
 

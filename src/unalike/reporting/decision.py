@@ -188,7 +188,7 @@ class Decision:
         return f"{chances}."
 
     def _costs(self) -> str:
-        """What the choice costs, and which methods are as good and cheaper."""
+        """The cost of the choice, and the methods that are as good and cheaper."""
         if self.choice != self.best:
             return ""
         sentences = []
@@ -203,7 +203,7 @@ class Decision:
         return " ".join(sentences)
 
     def _outlook(self) -> str:
-        """What is still open, and how many seeds would settle it."""
+        """The open question, and the number of seeds that would settle it."""
         if self.settles == 0 or not self.best:
             return ""
         still_open = ""

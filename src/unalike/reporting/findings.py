@@ -274,7 +274,7 @@ def _chance_level(content: ReportContent) -> list[str]:
 
 
 def _limits(content: ReportContent, others: list[Row]) -> list[str]:
-    """What tests of so many seeds and candidates can show."""
+    """The limits of tests of so many seeds and candidates."""
     seeds = max((row["pairs"] for row in others), default=0)
     tested = sum(not math.isnan(row["p"]) for row in others)
     limits = []

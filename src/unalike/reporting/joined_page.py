@@ -67,7 +67,7 @@ def render(content: JoinedContent) -> str:
 
 
 def _answer(content: JoinedContent) -> str:
-    """What became of the folders: how many comparisons they give, and whether methods are ranked over them."""
+    """Says how many comparisons the folders give, and whether methods are ranked over them."""
     folders = wording.plural(len(content.letters), "folder")
     parts = wording.plural(len(content.parts), "comparison")
     if content.obstacles and content.pooled is None:

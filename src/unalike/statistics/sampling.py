@@ -51,7 +51,7 @@ UNSAID = SeedDraws()
 
 @dataclass(frozen=True, kw_only=True)
 class SharedDetails:
-    """What the folder of a comparison keeps about it, beside its tables, and its report shows.
+    """Details that the folder of a comparison keeps beside its tables, and that its report shows.
 
     Attributes:
         baseline: label of the method that the others are compared with.

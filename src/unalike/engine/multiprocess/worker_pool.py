@@ -119,7 +119,7 @@ class WorkerPool:
             raise
 
     def _why_lost(self, rank: int | None, reason: str) -> str:
-        """What an error of the channel means; `rank` is the process that was spoken to, if it was one."""
+        """The meaning of an error of the channel; `rank` is the process that was spoken to, if it was one."""
         # the process that is gone may be another one than that which was spoken to
         for process in self._processes:
             process.join(CRASH_SECONDS)

@@ -59,7 +59,7 @@ class DPSGD(Privacy, LocalGradient):
         return [self._sampling(batches, passes) for batches in kinds]
 
     def _sampling(self, batches: int, passes: int) -> ReleaseSampling:
-        """That of a client with so many batches in a pass."""
+        """The noise multiplier of a client with so many batches in a pass."""
         draw: Literal["poisson", "all"] = "poisson" if batches > 1 else "all"
         return ReleaseSampling(batches, 1, draw, releases=passes * batches)
 

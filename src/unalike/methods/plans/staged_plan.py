@@ -1,4 +1,4 @@
-"""What plans of several stages are written with: their class decorator, a field for a method, and groups of clients."""
+"""Tools for plans of several stages: their class decorator, a field for a method, and groups of clients."""
 
 from collections.abc import Iterable
 from typing import Annotated, TypeVar, dataclass_transform
