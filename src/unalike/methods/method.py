@@ -312,7 +312,7 @@ class Method(Plan):
 
     @cached_property
     def parts_after_upload(self) -> tuple[Part, ...]:
-        """The parts, among `parts_after_training`, that are given the model that the server decodes from the upload (`sums_sent`)."""
+        """The parts after training that are given the model that the server decodes from the upload (`sums_sent`)."""
         return tuple(p for p in self.parts if p.sums_sent and self.role(Upload))
 
     @cached_property
