@@ -586,7 +586,10 @@ def test_threads_for_worker_process_is_one(three_threads):
         for pieces, threads in ((5, 3), (100, 3), (2, 2), (1, 1)):
             found = who(pieces, threads)
             assert len({*found}) == len(found) == threads and threading.get_ident() in found
-        assert compiled_loops.pieces() == 3 * compiled_loops.SLICES and torch.get_num_threads() == 1
+        assert (
+            compiled_loops.pieces() == 3 * compiled_loops.PIECES_PER_THREAD
+            and torch.get_num_threads() == 1
+        )
     assert torch.get_num_threads() == 3
 
 
@@ -604,14 +607,14 @@ def test_share_out_does_not_wait_for_threads_not_started():
 
 def test_share_out_each_piece_is_done_once():
     njit = pytest.importorskip("numba").njit
-    from unalike.loops.simd import turn
+    from unalike.loops.simd import next_piece
 
     @njit(nogil=True)
     def count(pieces, turns):
-        piece = turn(turns)
+        piece = next_piece(turns)
         while piece < len(pieces):
             pieces[piece] += 1
-            piece = turn(turns)
+            piece = next_piece(turns)
 
     for threads, pieces in ((1, 7), (3, 100_000), (3, 2), (3, 0)):
         done = np.zeros(pieces, np.int64)

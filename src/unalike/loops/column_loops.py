@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from unalike.loops.simd import borrowed, turn, widest
+from unalike.loops.simd import borrowed_array, next_piece, vector_width
 
 WIDTH = 4096
 """Columns of a block: those of twenty clients stay in a core's cache until they are read a second time."""
@@ -41,12 +41,12 @@ def add_up(rows, weights, start, stop, out):
 @njit("void(f4[:,::1], f4[::1], f4[::1], i8[::1])", fastmath=MATHS, nogil=True, cache=True)
 def weighted_sum(rows, weights, total, turns):
     """total = sum_k weights_k rows_k. Threads call this function at once and take the blocks by the counter `turns` [1]."""
-    widest()
-    rows, total, block = borrowed(rows), borrowed(total), turn(turns)
+    vector_width()
+    rows, total, block = borrowed_array(rows), borrowed_array(total), next_piece(turns)
     while block * WIDTH < len(total):
         start, stop = block * WIDTH, min((block + 1) * WIDTH, len(total))
         add_up(rows, weights, start, stop, total[start:stop])
-        block = turn(turns)
+        block = next_piece(turns)
 
 
 @njit(inline="always")
@@ -73,9 +73,12 @@ def moments(rows, weights, mean, sd, extremes, turns):
 
     Threads call it at once, as `weighted_sum`.
     """
-    widest()
+    vector_width()
     kept, last = np.empty((3, WIDTH), np.float32), len(rows) - 1
-    rows, mean, sd, block = borrowed(rows), borrowed(mean), borrowed(sd), turn(turns)
+    rows = borrowed_array(rows)
+    mean = borrowed_array(mean)
+    sd = borrowed_array(sd)
+    block = next_piece(turns)
     while block < len(extremes):
         start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
         centre, squares, least, most, near = (
@@ -108,7 +111,7 @@ def moments(rows, weights, mean, sd, extremes, turns):
             -top(near[: len(centre)]),
             top(most[: len(centre)]) ** 2,
         )
-        block = turn(turns)
+        block = next_piece(turns)
 
 
 @njit(
@@ -119,9 +122,9 @@ def sum_and_spread(rows, weights, total, apart, turns):
 
     Threads call it at once, as `weighted_sum`.
     """
-    widest()
+    vector_width()
     centre, even = np.empty(WIDTH, np.float32), np.full(len(rows), 1 / len(rows), np.float32)
-    rows, total, block = borrowed(rows), borrowed(total), turn(turns)
+    rows, total, block = borrowed_array(rows), borrowed_array(total), next_piece(turns)
     while block < len(apart):
         start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
         mean = centre[: stop - start]
@@ -133,4 +136,4 @@ def sum_and_spread(rows, weights, total, apart, turns):
                 away = row[i] - mean[i]
                 square += away * away
             apart[block, k] = square
-        block = turn(turns)
+        block = next_piece(turns)

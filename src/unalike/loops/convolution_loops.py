@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from unalike.loops.layer_loops import ZERO, inline, up
-from unalike.loops.simd import LANES, MATHS, fill, load, pick, spread, store, widest
+from unalike.loops.simd import LANES, MATHS, fill, load, select, spread, store, vector_width
 
 PIXELS = 8
 """Pixels that `convolve` names one by one."""
@@ -121,11 +121,11 @@ def pool_row(layer, z, y, origins, pixel, out):
                         load(z, v, u * laned + o),
                         fill(np.float32(((y * pool + v) * across + u) * step)),
                     )
-                    at = pick(now, top, at, here)
-                    top = pick(now, top, top, now)
+                    at = select(now, top, at, here)
+                    top = select(now, top, top, now)
             if rectified:
                 off = fill(NONE)
-                at, top = pick(top, off, fill(NOWHERE), at), pick(top, off, off, top)
+                at, top = select(top, off, fill(NOWHERE), at), select(top, off, off, top)
             store(origins, 0, (y * columns + x) * laned + o, at)
             store(pixel, 0, o, top)
         to = y * down + x * right
@@ -136,7 +136,7 @@ def pool_row(layer, z, y, origins, pixel, out):
 @called
 def convolve_and_pool(layer, image, turned, bias, z, pixel, origins, out):
     """Forward pass of one image. `z` [pool, columns filters padded] is memory for the convolution's rows of a row of windows."""
-    widest()
+    vector_width()
     pool, line = layer[POOL], layer[ACROSS] * layer[CHANNELS]
     for y in range(layer[ROWS_AFTER]):
         for v in range(pool):
@@ -150,7 +150,7 @@ def add_gradients(layer, image, origins, d, weight, few, to_weight, to_bias, to_
 
     `d` is the gradient of the output, with the output's steps; `few` [2, windows + 3] is memory for the windows of a filter.
     """
-    widest()
+    vector_width()
     if passes:
         for i in range(0, to_image.shape[1], LANES):
             store(to_image, 0, i, fill(ZERO))

@@ -24,8 +24,8 @@ R = TypeVar("R")
 LOADING_SECONDS = 4.0
 """Importing loops takes longer than this only where they are compiled first, which is once on a machine."""
 
-SLICES = 4
-"""Pieces of work per thread: a thread that another program slows down leaves the remaining pieces to the others."""
+PIECES_PER_THREAD = 4
+"""Pieces that work is cut into for each thread: a thread that another program slows down leaves the remaining pieces to the others."""
 
 
 @cache
@@ -35,25 +35,23 @@ def loops(module: str) -> ModuleType | None:
     notice.start()
     try:
         return import_module(module)
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # numba needs another numpy, or finds no folder for compiled code
-        installed = getattr(error, "name", None) not in ("numba", "llvmlite")
-        _warn(
-            "numba cannot be used, `unalike doctor` says why"
-            if installed
-            else "numba is not installed"
-        )
+    except (ImportError, RuntimeError) as error:
+        # also where numba needs another numpy, or finds no folder for compiled code
+        if getattr(error, "name", None) in ("numba", "llvmlite"):
+            _warn("numba is not installed")
+        else:
+            _warn("numba cannot be used, `unalike doctor` says why")
         return None
     finally:
         notice.cancel()
 
 
 def _tell_of_compiling() -> None:
-    """Print a note on standard error, in the process that leads the run."""
-    terminal = sys.__stderr__  # while a bar is shown, `sys.stderr` stands for it
-    if _leads() and (in_notebook() or (terminal is not None and terminal.isatty())):
+    """Say on standard error why the run waits, in the process that leads it, if somebody may be watching."""
+    # while a progress bar is shown, `sys.stderr` is the bar's
+    terminal = sys.__stderr__
+    on_terminal = terminal is not None and terminal.isatty()
+    if _leads() and (in_notebook() or on_terminal):
         print(
             "compiling loops for this processor: about 20 seconds, once on this machine",
             file=sys.stderr,
@@ -62,6 +60,7 @@ def _tell_of_compiling() -> None:
 
 
 def _leads() -> bool:
+    """Whether this process leads the run: no other process started it, and it has rank 0."""
     return parent_process() is None and os.environ.get("RANK", "0") == "0"
 
 
@@ -69,8 +68,10 @@ def _leads() -> bool:
 def _warn(why: str) -> None:
     """Warn once, in the process that leads the run."""
     if _leads():
-        text = f"no compiled loops, {why}: rounds take longer, with small models two to eight times as long"
-        warn(text)
+        warn(
+            f"no compiled loops, {why}: rounds take longer, "
+            "with small models two to eight times as long"
+        )
 
 
 class Crew(NamedTuple):
@@ -104,7 +105,7 @@ def threads() -> int:
 
 def pieces() -> int:
     """The number of pieces to cut work into."""
-    return 1 if threads() == 1 else SLICES * threads()
+    return 1 if threads() == 1 else PIECES_PER_THREAD * threads()
 
 
 def bounds(count: int, slices: int) -> list[int]:
@@ -114,37 +115,39 @@ def bounds(count: int, slices: int) -> list[int]:
     """
     if count <= slices:
         return [*range(count + 1)]
-    parts = [i / slices for i in range(slices + 1)]
-    return sorted({round(count * part * (3 - part) / 2) for part in parts})
+    shares = [i / slices for i in range(slices + 1)]
+    # The share x of the slices holds the share x (3 - x) / 2 of the things: its slope falls from 3/2 to 1/2.
+    return sorted({round(count * share * (3 - share) / 2) for share in shares})
 
 
 def share_out(loop: Callable[[np.ndarray], object], count: int) -> None:
     """Run `loop(turns)` on all threads of the run at once.
 
-    The compiled loop takes one of `count` pieces after the other by `simd.turn`, until none is left. Threads that returned to
+    The compiled loop takes one of `count` pieces after the other by `simd.next_piece`, until none is left. Threads that returned to
     Python for every piece would wait for each other there. The calling thread takes part: waking another one can take longer
     than training a small model.
     """
-    turns, crew = np.zeros(1, np.int64), _crew.get()
-    others = (
-        []
-        if crew is None
-        else [crew.pool.submit(loop, turns) for _ in range(min(crew.size, count) - 1)]
-    )
+    # the number of the next piece, which all threads count up
+    turns = np.zeros(1, np.int64)
+    crew = _crew.get()
+    others = []
+    if crew is not None:
+        helpers = min(crew.size, count) - 1
+        others = [crew.pool.submit(loop, turns) for _ in range(helpers)]
     try:
         loop(turns)
     finally:
-        turns[0] = count  # after an exception no thread begins another piece
+        # after an exception no thread begins another piece
+        turns[0] = count
+        # cancel threads that have not started, and wait for the others: `result` raises their exceptions
         for other in others:
-            if not other.cancel():  # cancel threads that have not started; wait for the rest
-                other.result()  # raises the thread's exception
+            if not other.cancel():
+                other.result()
 
 
 def each(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
     """`function` of each thing, in their order, computed on all threads of the run at once."""
     crew = _crew.get()
-    return (
-        map(function, things)
-        if crew is None or len(things) == 1
-        else crew.pool.map(function, things)
-    )
+    if crew is None or len(things) == 1:
+        return map(function, things)
+    return crew.pool.map(function, things)

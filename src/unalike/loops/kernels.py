@@ -58,7 +58,15 @@ from unalike.loops.layer_loops import (
     up,
     weight_step,
 )
-from unalike.loops.simd import LANES, MATHS, borrowed, matrix, prefetch, turn, widest
+from unalike.loops.simd import (
+    LANES,
+    MATHS,
+    borrowed_array,
+    matrix,
+    next_piece,
+    prefetch,
+    vector_width,
+)
 
 LINE = 16
 """Floats of a cache line."""
@@ -357,7 +365,7 @@ def workspace(layers, floats, most, pulled, inner):
     ]
     begin = np.array(parts).cumsum()
     owned = np.zeros(begin[-1] + 2 * (depth + 1) * tile + LINE, np.float32)
-    space = borrowed(owned)[-(owned.ctypes.data // 4) % LINE :]  # begins with a cache line
+    space = borrowed_array(owned)[-(owned.ctypes.data // 4) % LINE :]  # begins with a cache line
     weights, momenta, pull = (
         space[:held],
         space[held : 2 * held],
@@ -384,21 +392,23 @@ def train(start, data, model, step, results, turns):
 
     Threads call this function at once and take the pieces by the counter `turns` [1]. Each client is written by one thread.
     """
-    widest()
+    vector_width()
     start, x, index, sizes = (
-        borrowed(start),
-        borrowed(data.x),
-        borrowed(data.batches),
-        borrowed(data.sizes),
+        borrowed_array(start),
+        borrowed_array(data.x),
+        borrowed_array(data.batches),
+        borrowed_array(data.sizes),
     )
-    labels, targets = borrowed(data.labels), borrowed(data.targets)
+    labels, targets = borrowed_array(data.labels), borrowed_array(data.targets)
     layers, convolutions, runs = (
-        borrowed(model.layers),
-        borrowed(model.convolutions),
-        borrowed(model.runs),
+        borrowed_array(model.layers),
+        borrowed_array(model.convolutions),
+        borrowed_array(model.runs),
     )
-    decays, pulls, starts = borrowed(step.decays), borrowed(step.pulls), borrowed(step.starts)
-    sums, trained = borrowed(results.sums), borrowed(results.trained)
+    decays = borrowed_array(step.decays)
+    pulls = borrowed_array(step.pulls)
+    starts = borrowed_array(step.starts)
+    sums, trained = borrowed_array(results.sums), borrowed_array(results.trained)
     factors, bounds, differences = results.factors, results.bounds, results.differences
     before, capacity = len(convolutions), min(index.shape[2], data.rows)
     pulled, summed, inner, most = (
@@ -416,9 +426,9 @@ def train(start, data, model, step, results, turns):
         np.empty(most, np.float32),
         np.zeros_like(step.decays),
     )
-    chosen, own, none = borrowed(places), borrowed(labelled), borrowed(zeros)
+    chosen, own, none = borrowed_array(places), borrowed_array(labelled), borrowed_array(zeros)
     shared = len(start) - 1
-    s = turn(turns)
+    s = next_piece(turns)
     while s < len(bounds) - 1:
         unpack(runs, start[min(bounds[s], shared)], weights)
         for k in range(bounds[s], bounds[s + 1]):
@@ -504,8 +514,8 @@ def train(start, data, model, step, results, turns):
             if not (np.isfinite(sums[0, k]) and np.isfinite(total)):
                 space[:] = ZERO  # NaN and infinities have reached the padding, too
                 unpack(runs, following, weights)
-        s = turn(turns)
+        s = next_piece(turns)
     owned[0] = labelled[0] = zeros[0, 0] = (
-        ZERO  # keeps these alive until here: `borrowed` does not count as a use
+        ZERO  # keeps these alive until here: `borrowed_array` does not count as a use
     )
     places[0] = 0

@@ -16,14 +16,14 @@ from unalike.loops.simd import (
     fill,
     first,
     floor,
+    horizontal_max,
+    horizontal_sum,
     larger,
     load,
+    load_up_to,
     power,
     smaller,
     store,
-    tops,
-    totals,
-    upto,
 )
 
 ROWS, PAIR = 5, 2 * LANES
@@ -73,7 +73,7 @@ def affine(x, w, b, wide, out):
                 a2, c2 = a2 + u * x2, c2 + v * x2
                 a3, c3 = a3 + u * x3, c3 + v * x3
                 a4, c4 = a4 + u * x4, c4 + v * x4
-            s = totals((a0, a1, a2, a3, a4, c0, c1, c2, c3, c4))
+            s = horizontal_sum((a0, a1, a2, a3, a4, c0, c1, c2, c3, c4))
             out[r, o], out[r, o + 1] = s[0], s[5]
             out[r + 1, o], out[r + 1, o + 1] = s[1], s[6]
             out[r + 2, o], out[r + 2, o + 1] = s[2], s[7]
@@ -189,22 +189,22 @@ def softmax(z, r, classes, share, d):
     """d = share softmax(z) of the five samples from `r` on. Returns their largest logits, and their sums of e^(z - largest)."""
     a0 = a1 = a2 = a3 = a4 = fill(-HIGH)
     for c in range(0, classes, LANES):
-        off = (upto(classes - c) - ONE) * HIGH
+        off = (load_up_to(classes - c) - ONE) * HIGH
         a0 = larger(a0, load(z, r, c) + off)
         a1 = larger(a1, load(z, r + 1, c) + off)
         a2 = larger(a2, load(z, r + 2, c) + off)
         a3 = larger(a3, load(z, r + 3, c) + off)
         a4 = larger(a4, load(z, r + 4, c) + off)
-    t = tops((a0, a1, a2, a3, a4))
+    t = horizontal_max((a0, a1, a2, a3, a4))
     s0 = s1 = s2 = s3 = s4 = fill(ZERO)
     for c in range(0, classes, LANES):
-        own = upto(classes - c)
+        own = load_up_to(classes - c)
         s0 = s0 + exponentials(z, r, c, t[0], own, d)
         s1 = s1 + exponentials(z, r + 1, c, t[1], own, d)
         s2 = s2 + exponentials(z, r + 2, c, t[2], own, d)
         s3 = s3 + exponentials(z, r + 3, c, t[3], own, d)
         s4 = s4 + exponentials(z, r + 4, c, t[4], own, d)
-    s = totals((s0, s1, s2, s3, s4))
+    s = horizontal_sum((s0, s1, s2, s3, s4))
     f0, f1, f2, f3, f4 = share / s[0], share / s[1], share / s[2], share / s[3], share / s[4]
     for c in range(0, classes, LANES):
         store(d, r, c, load(d, r, c) * f0)

@@ -30,7 +30,7 @@ FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(WORD, LANES)
 
 
 @intrinsic
-def widest(typing):
+def vector_width(typing):
     """Mark the calling function to use the processor's widest vectors.
 
     On some processors with vectors of 64 bytes the compiler uses 32, because wide vectors may lower the clock. Our loops run a
@@ -80,7 +80,7 @@ def matrix(typing, floats, at, rows, columns):
 
 
 @intrinsic
-def borrowed(typing, array):
+def borrowed_array(typing, array):
     """The same array without reference counting; the array must outlive the result.
 
     Counting takes an atomic instruction on memory that all threads share, for every slice.
@@ -95,7 +95,7 @@ def borrowed(typing, array):
 
 
 @intrinsic
-def turn(typing, turns):
+def next_piece(typing, turns):
     """The next number 0, 1, 2, ...: threads share the counter turns[0], and each number is given out once."""
 
     def make(context, builder, signature, arguments):
@@ -218,7 +218,7 @@ def first(typing, number):
 
 
 @intrinsic
-def upto(typing, count):
+def load_up_to(typing, count):
     """1 in the first `count` lanes, 0 in the others."""
 
     def make(context, builder, signature, arguments):
@@ -229,7 +229,7 @@ def upto(typing, count):
 
 
 @intrinsic
-def pick(typing, a, b, x, y):
+def select(typing, a, b, x, y):
     """In each lane x where a <= b, else y, also where a or b is NaN."""
 
     def make(context, builder, signature, arguments):
@@ -259,13 +259,13 @@ def power(typing, n):
 
 
 @intrinsic
-def totals(typing, vectors):
+def horizontal_sum(typing, vectors):
     """The sum of the lanes of each vector; many vectors at once take fewer instructions than one after the other."""
     return _reduced(vectors, _sum)
 
 
 @intrinsic
-def tops(typing, vectors):
+def horizontal_max(typing, vectors):
     """The largest lane of each vector; a NaN may be left out."""
     return _reduced(vectors, _larger)
 
