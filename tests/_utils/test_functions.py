@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.functions import MissingFunction, is_recorded, recorded
+from unalike._utils.functions import MissingFunction, is_text_of_function, text_of_function
 
 FACTOR = 2.0
 
@@ -32,16 +32,21 @@ def made(gamma):
 
 
 def test_plain_values_stand_for_themselves():
-    assert [recorded(v) for v in (1.5, "focal", None, (1, 2))] == [1.5, "focal", None, (1, 2)]
+    assert [text_of_function(v) for v in (1.5, "focal", None, (1, 2))] == [
+        1.5,
+        "focal",
+        None,
+        (1, 2),
+    ]
 
 
 def test_function_is_its_name_and_a_hash():
-    text = recorded(named)
+    text = text_of_function(named)
     assert (
         text.startswith("<named ")
-        and is_recorded(text)
-        and not is_recorded("named")
-        and recorded(named) == text
+        and is_text_of_function(text)
+        and not is_text_of_function("named")
+        and text_of_function(named) == text
     )
 
 
@@ -62,23 +67,26 @@ def test_function_is_its_name_and_a_hash():
     ],
 )
 def test_other_code_or_values_give_another_text(one, other):
-    assert recorded(one) != recorded(other)
+    assert text_of_function(one) != text_of_function(other)
 
 
 def test_global_number_that_a_function_uses_counts(monkeypatch):
-    before = recorded(named)
+    before = text_of_function(named)
     monkeypatch.setitem(globals(), "FACTOR", 3.0)
-    assert recorded(named) != before
+    assert text_of_function(named) != before
 
 
 def test_equal_functions_give_one_text():
-    assert recorded(made(2)) == recorded(made(2))
+    assert text_of_function(made(2)) == text_of_function(made(2))
     weights = (torch.nn.CrossEntropyLoss(torch.tensor([1.0, 2.0])) for _ in range(2))
-    assert len({recorded(loss) for loss in weights}) == 1
+    assert len({text_of_function(loss) for loss in weights}) == 1
 
 
 def test_text_is_the_same_in_another_process():
-    code = "import test_functions as t; print(t.recorded(t.named), t.recorded(t.torch.optim.Adam), t.recorded(t.made(2)))"
+    code = (
+        "import test_functions as t; print(t.text_of_function(t.named), "
+        "t.text_of_function(t.torch.optim.Adam), t.text_of_function(t.made(2)))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -87,12 +95,12 @@ def test_text_is_the_same_in_another_process():
     )
     assert (
         found.stdout.strip()
-        == f"{recorded(named)} {recorded(torch.optim.Adam)} {recorded(made(2))}"
+        == f"{text_of_function(named)} {text_of_function(torch.optim.Adam)} {text_of_function(made(2))}"
     )
 
 
 def test_missing_function_keeps_its_text_and_cannot_be_called():
-    assert recorded(MissingFunction("<focal 1f>")) == "<focal 1f>"
+    assert text_of_function(MissingFunction("<focal 1f>")) == "<focal 1f>"
     with pytest.raises(
         UnalikeError, match=r"<focal 1f> is a function of the program that made the run"
     ):

@@ -11,9 +11,16 @@ from pathlib import Path
 from tokenize import TokenError
 from zipfile import BadZipFile
 
-DAMAGED: tuple[type[Exception], ...] = (
-    *(OSError, ValueError, EOFError, LookupError, NotImplementedError, MemoryError),
-    *(TokenError, BadZipFile, zlib.error),
+DECODING_ERRORS: tuple[type[Exception], ...] = (
+    OSError,
+    ValueError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    MemoryError,
+    TokenError,
+    BadZipFile,
+    zlib.error,
 )
 """Errors that decoders raise for damaged files, found by damaging files of every format."""
 
@@ -32,22 +39,29 @@ class InvalidValue(UnalikeError):
 
 def warn(note: str | Warning) -> None:
     """Warn of input that is probably not meant, at the line outside this library that led here."""
-    frame, level = sys._getframe(1), 2
+    frame = sys._getframe(1)
+    # the level of `warnings.warn`: 1 is this function, 2 its caller
+    level = 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("unalike"):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += 1
     warnings.warn(note, stacklevel=level)
 
 
-MOST_NAMES = 30
+MAX_LISTED_NAMES = 30
 """Most known names that an error lists."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], elsewhere: str = "") -> UnalikeError:
     """The error for a name that is not known, with the nearest known names or else all; of very many it says `elsewhere`."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    rest = elsewhere if elsewhere and len(names) > MOST_NAMES else f"known: {', '.join(names)}"
-    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else rest
+    similar = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if similar:
+        hint = f"did you mean {' or '.join(map(repr, similar))}?"
+    elif elsewhere and len(names) > MAX_LISTED_NAMES:
+        hint = elsewhere
+    else:
+        hint = f"known: {', '.join(names)}"
     return UnalikeError(f"unknown {kind} {name!r}; {hint}")
 
 
@@ -70,7 +84,7 @@ def reading(path: Path, kind: str, *more: type[Exception]) -> Iterator[None]:
         yield
     except UnalikeError:
         raise
-    except (*DAMAGED, *more) as error:
+    except (*DECODING_ERRORS, *more) as error:
         raise UnalikeError(
             f"{path} cannot be read as {kind} ({error!r}); the file is damaged or mislabelled: fetch or save it again"
         ) from None

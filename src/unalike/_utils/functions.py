@@ -16,47 +16,63 @@ from unalike._utils.errors import UnalikeError
 if TYPE_CHECKING:
     from torch.nn import Module
 
-INSTALLED = {"unalike", "unalike_studies", "torch", *sys.stdlib_module_names}
+LIBRARY_PACKAGES = {"unalike", "unalike_studies", "torch", *sys.stdlib_module_names}
 """Packages whose code is not the user's."""
 
 
-def recorded(value: Any) -> Any:
-    """`value`; of a function a text such as `<focal 1f0c9a77>`, its name and a hash of its code and of the values it uses."""
-    if not callable(value) or isinstance(value, MissingFunction):
-        return value.text if isinstance(value, MissingFunction) else value
+def text_of_function(value: Any) -> Any:
+    """The text of a function, such as `<focal 1f0c9a77>`: its name, and a hash of its code and of the values it uses.
+
+    Another value is returned as it is.
+    """
+    if isinstance(value, MissingFunction):
+        return value.text
+    if not callable(value):
+        return value
     inner = value.func if isinstance(value, partial) else value
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    return f"<{name} {_hash(repr(_content(value)))}>"
+    content = repr(_content(value))
+    return f"<{name} {_hash(content)}>"
 
 
-def sources(used: Iterable[Any]) -> dict[str, str]:
+def source_hashes(values: Iterable[Any]) -> dict[str, str]:
     """Name -> a hash of the source of each function and class of the user's own among these values, their classes and the bases.
 
     What was typed at a prompt has no source, and is left out.
     """
-    found: dict[str, str] = {}
-    inner = [value.func if isinstance(value, partial) else value for value in used]
-    kinds = [v if isinstance(v, FunctionType | type) else type(v) for v in inner]
-    for own in dict.fromkeys(base for kind in kinds for base in getattr(kind, "__mro__", [kind])):
-        if own.__module__.partition(".")[0] not in INSTALLED:
-            with suppress(OSError, TypeError):
-                found[own.__qualname__] = _hash(
-                    found.get(own.__qualname__, "") + inspect.getsource(own)
-                )
-    return found
+    # Each definition once, in the order in which the values lead to it: a dictionary keeps that order.
+    definitions: dict[Any, None] = {}
+    for value in values:
+        inner = value.func if isinstance(value, partial) else value
+        definition = inner if isinstance(inner, FunctionType | type) else type(inner)
+        bases = getattr(definition, "__mro__", [definition])
+        definitions |= dict.fromkeys(bases)
+    hashes: dict[str, str] = {}
+    for definition in definitions:
+        name = definition.__qualname__
+        package = definition.__module__.partition(".")[0]
+        if package in LIBRARY_PACKAGES:
+            continue
+        # definitions of one name, as in two modules, share a hash
+        with suppress(OSError, TypeError):
+            hashes[name] = _hash(hashes.get(name, "") + inspect.getsource(definition))
+    return hashes
 
 
-def structure(module: "Module") -> str:
+def structure_hash(module: "Module") -> str:
     """A hash of a module's layers, and of the numbers and texts among their attributes."""
     kinds = bool | int | float | str | tuple
-    held = [
-        {name: value for name, value in vars(m).items() if isinstance(value, kinds)}
-        for m in module.modules()
-    ]
-    return _hash(re.sub(" at 0x[0-9a-f]+", "", repr((module, held))))
+    attributes = []
+    for layer in module.modules():
+        attributes.append(
+            {name: value for name, value in vars(layer).items() if isinstance(value, kinds)}
+        )
+    text = repr((module, attributes))
+    # addresses in memory differ from process to process
+    return _hash(re.sub(" at 0x[0-9a-f]+", "", text))
 
 
-def is_recorded(value: object) -> bool:
+def is_text_of_function(value: object) -> bool:
     """Whether it is the text that stands for a function in a record."""
     return isinstance(value, str) and value.startswith("<")
 
@@ -78,8 +94,9 @@ def _hash(text: str) -> str:
 
 
 def _content(value: Any) -> Any:
-    """Plain values that differ where two functions or values differ."""
-    import numpy as np  # here, because options are read without them
+    """Numbers, texts and collections of them that differ where two functions or values differ."""
+    # here, because options are read without them
+    import numpy as np
     import torch
 
     match value:
@@ -88,16 +105,22 @@ def _content(value: Any) -> Any:
         case MethodType():
             return _content(value.__func__), _content(value.__self__)
         case FunctionType():
-            used = {name: value.__globals__.get(name) for name in value.__code__.co_names}
-            held = [cell.cell_contents for cell in value.__closure__ or ()]
-            parts = (value.__code__, value.__defaults__, value.__kwdefaults__, held)
-            return *map(_content, parts), _plain(used)
+            global_values = {name: value.__globals__.get(name) for name in value.__code__.co_names}
+            closure = [cell.cell_contents for cell in value.__closure__ or ()]
+            return (
+                _content(value.__code__),
+                _content(value.__defaults__),
+                _content(value.__kwdefaults__),
+                _content(closure),
+                _contents_of_data(global_values),
+            )
         case CodeType():
             return value.co_code.hex(), value.co_names, _content(value.co_consts)
         case torch.nn.Module():
-            return repr(value), _content(value.state_dict()), _plain(vars(value))
-        case torch.Tensor() | np.ndarray():
-            array = np.asarray(value.detach().cpu()) if isinstance(value, torch.Tensor) else value
+            return repr(value), _content(value.state_dict()), _contents_of_data(vars(value))
+        case torch.Tensor():
+            return _content(np.asarray(value.detach().cpu()))
+        case np.ndarray() as array:
             return array.shape, str(array.dtype), array.tobytes().hex()
         case tuple() | list():
             return [_content(item) for item in value]
@@ -107,16 +130,13 @@ def _content(value: Any) -> Any:
             return sorted(map(repr, value))
         case bool() | int() | float() | complex() | str() | bytes() | None:
             return value
-    named = hasattr(value, "__qualname__")
-    return (
-        (value.__module__, value.__qualname__)
-        if named
-        else (type(value).__qualname__, _plain(getattr(value, "__dict__", {})))
-    )
+    if hasattr(value, "__qualname__"):
+        return value.__module__, value.__qualname__
+    return type(value).__qualname__, _contents_of_data(getattr(value, "__dict__", {}))
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """The numbers, texts, tuples and tensors among values that a function may use."""
+def _contents_of_data(values: dict[str, Any]) -> dict[str, Any]:
+    """The contents of the numbers, texts, tuples and tensors among named values that a function may use."""
     import torch
 
     kinds = bool | int | float | str | tuple | torch.Tensor

@@ -25,10 +25,9 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         text = path.read_bytes() if path.exists() else b""
-        self._last, self._torn = (
-            text.splitlines()[-1] if text else b"",
-            bool(text) and not text.endswith(b"\n"),
-        )
+        self._last_line = text.splitlines()[-1] if text else b""
+        # a power cut may have torn the last line: the next entry then begins with a line break
+        self._is_torn = bool(text) and not text.endswith(b"\n")
         self._lock = Lock()
         self.newest: dict[str, Any] = {}
 
@@ -39,24 +38,29 @@ class Journal:
                 "time": round(time.time(), 3),
                 "event": event,
                 **facts,
-                "before": _digest(self._last),
+                "before": _digest(self._last_line),
             }
             line = json.dumps(entry).encode()
             file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
-                os.write(file, b"\n" * self._torn + line + b"\n")
+                start = b"\n" if self._is_torn else b""
+                os.write(file, start + line + b"\n")
             finally:
                 os.close(file)
-            self._last, self._torn, self.newest = line, False, {"event": event, **facts}
+            self._last_line = line
+            self._is_torn = False
+            self.newest = {"event": event, **facts}
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:
     """The entries of a journal, oldest first; none without a file. Raises `UnalikeError` where the chain of digests is broken."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
     before = b""
-    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
+    for number, line in enumerate(lines, start=1):
         try:
             entry = json.loads(line)
         except ValueError:
+            # a torn line is part of the chain: the next entry has its digest
             entry = {"event": "damaged line", "before": _digest(before)}
         if entry.get("before") != _digest(before):
             raise UnalikeError(

@@ -7,34 +7,48 @@ from typing import Any
 
 from unalike._utils.errors import InvalidValue
 
-FOREIGN = {
-    **dict.fromkeys(("batch", "minibatch"), "batch_size"),
-    **dict.fromkeys(("epoch", "local_epochs", "num_epochs"), "epochs"),
-    **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "loss"),
-    **dict.fromkeys(("lr_schedule", "lr_scheduler", "scheduler"), "schedule"),
-    **dict.fromkeys(("round", "num_rounds", "global_rounds"), "rounds"),
-    **dict.fromkeys(("num_clients", "n_clients"), "clients"),
-    **dict.fromkeys(("client_fraction", "fraction_fit"), "participation"),
-    **{
-        "learning_rate": "lr",
-        "optimiser": "optimizer",
-        "dataset": "data",
-        "folder": "out",
-        "validation": "val",
-    },
+FOREIGN_KEYWORDS = {
+    "batch": "batch_size",
+    "minibatch": "batch_size",
+    "epoch": "epochs",
+    "local_epochs": "epochs",
+    "num_epochs": "epochs",
+    "criterion": "loss",
+    "loss_fn": "loss",
+    "loss_function": "loss",
+    "lr_schedule": "schedule",
+    "lr_scheduler": "schedule",
+    "scheduler": "schedule",
+    "round": "rounds",
+    "num_rounds": "rounds",
+    "global_rounds": "rounds",
+    "num_clients": "clients",
+    "n_clients": "clients",
+    "client_fraction": "participation",
+    "fraction_fit": "participation",
+    "learning_rate": "lr",
+    "optimiser": "optimizer",
+    "dataset": "data",
+    "folder": "out",
+    "validation": "val",
 }
 """Keywords that users know from other libraries -> the keywords here."""
-ELSEWHERE = {
-    **dict.fromkeys(
-        ("grid", "sweep"),
-        'ua.sweep(methods, {"lr": [0.01, 0.1]}, ...) compares at every point of a grid',
-    ),
-    **dict.fromkeys(
-        ("target", "group", "unit", "drop", "date"),
-        "name the columns of a table where it is read: data=ua.load(table, target='outcome', group='hospital')",
-    ),
+
+_USE_SWEEP = 'ua.sweep(methods, {"lr": [0.01, 0.1]}, ...) compares at every point of a grid'
+_USE_LOAD = (
+    "name the columns of a table where it is read: "
+    "data=ua.load(table, target='outcome', group='hospital')"
+)
+KEYWORDS_ELSEWHERE = {
+    "grid": _USE_SWEEP,
+    "sweep": _USE_SWEEP,
+    "target": _USE_LOAD,
+    "group": _USE_LOAD,
+    "unit": _USE_LOAD,
+    "drop": _USE_LOAD,
+    "date": _USE_LOAD,
 }
-"""Keyword -> the function that takes it."""
+"""Keyword -> the advice that names the function that takes it."""
 
 
 def check_keywords(
@@ -49,19 +63,18 @@ def check_keywords(
     `owner` is the function as users write it ("ua.run"), `known` the keywords that it takes, `work` the fields of `ua.Work` if
     it takes `work`, `kind` the class if it makes one. Raises `InvalidValue`, which suggests the keyword that was meant.
     """
+    only_in_work = set(work) - set(known)
     for name in given:
         if name in known:
             continue
-        if name in ELSEWHERE:
-            raise InvalidValue(f"{owner} takes no keyword {name!r}; {ELSEWHERE[name]}")
-        in_work = meant(name, work)
-        if FOREIGN.get(name, name) in {*work} - {*known}:
-            raise InvalidValue(
-                f"{owner} takes no keyword {name!r}; write work=ua.Work({in_work}=...)"
-            )
-        raise InvalidValue(
-            f"{owner} takes no keyword {name!r}; {hint(name, known, kind) or 'it takes ' + ', '.join(known)}"
-        )
+        # the surest advice first: a known mistake, a field of `Work`, then a keyword that is spelled alike
+        if name in KEYWORDS_ELSEWHERE:
+            advice = KEYWORDS_ELSEWHERE[name]
+        elif FOREIGN_KEYWORDS.get(name, name) in only_in_work:
+            advice = f"write work=ua.Work({meant(name, work)}=...)"
+        else:
+            advice = hint(name, known, kind) or f"it takes {', '.join(known)}"
+        raise InvalidValue(f"{owner} takes no keyword {name!r}; {advice}")
 
 
 def fields_of(kind: type[Any]) -> list[str]:
@@ -75,10 +88,9 @@ def hint(name: str, known: Iterable[str], kind: object = None) -> str:
     An attribute without annotation of the class `kind` is no field.
     """
     value = getattr(kind, name, None)
-    annotated = any(
-        name in vars(base).get("__annotations__", ()) for base in getattr(kind, "__mro__", ())
-    )
-    if isinstance(value, bool | int | float | str) and not annotated:
+    bases = getattr(kind, "__mro__", ())
+    is_annotated = any(name in vars(base).get("__annotations__", ()) for base in bases)
+    if isinstance(value, bool | int | float | str) and not is_annotated:
         return f"a field is written with its type: {name}: {type(value).__name__} = {value!r}"
     suggestion = meant(name, known)
     return f"did you mean {suggestion!r}?" if suggestion else ""
@@ -86,5 +98,6 @@ def hint(name: str, known: Iterable[str], kind: object = None) -> str:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """The known keyword that was meant; empty if none is close."""
-    keyword = FOREIGN.get(name, name)
-    return next(iter(difflib.get_close_matches(keyword, known, n=1, cutoff=0.6)), "")
+    keyword = FOREIGN_KEYWORDS.get(name, name)
+    similar = difflib.get_close_matches(keyword, known, n=1, cutoff=0.6)
+    return similar[0] if similar else ""

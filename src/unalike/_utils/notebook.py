@@ -7,17 +7,25 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-CELL = "text-align:left;padding:2px 12px 2px 0;vertical-align:top"
+CELL_STYLE = "text-align:left;padding:2px 12px 2px 0;vertical-align:top"
+BLUE = "#1A80BB"
+BUBBLE_CELL_PIXELS = 18
+"""Width and height of a bubble's cell."""
+ROW_NAMES_PIXELS = 110
+"""Width of the names of the rows at the left of the bubbles."""
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """A table; everything in it is escaped."""
-    head = "".join(f'<th style="{CELL}">{escape(str(name))}</th>' for name in header)
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{CELL}">{escape(str(value))}</td>' for value in row) + "</tr>"
-        for row in rows
-    )
+    head = _cells("th", header)
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cells(tag: str, values: Sequence[object]) -> str:
+    """The cells of one row of a table."""
+    cells = [f'<{tag} style="{CELL_STYLE}">{escape(str(value))}</{tag}>' for value in values]
+    return "".join(cells)
 
 
 def paragraph(text: object) -> str:
@@ -26,19 +34,25 @@ def paragraph(text: object) -> str:
 
 def sparkline(values: Sequence[float], title: str, text: Callable[[float], str]) -> str:
     """A line of numbers as a small SVG drawing, with the first and the last number as `text`; empty for fewer than two."""
-    known = [(i, v) for i, v in enumerate(values) if v == v]
-    if len(known) < 2:
+    # NaN, the number of a round without a score, has no point but keeps its place
+    finite = {i: value for i, value in enumerate(values) if value == value}
+    if len(finite) < 2:
         return ""
-    low, high = min(v for _, v in known), max(v for _, v in known)
-    points = [
-        (4 + 232 * i / (len(values) - 1), 44 - 40 * (v - low) / ((high - low) or 1))
-        for i, v in known
-    ]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    ends = f"{title}: {text(known[0][1])} to {text(known[-1][1])}"
+    low = min(finite.values())
+    height = (max(finite.values()) - low) or 1
+    # the line fills 240 x 48 pixels but for a margin of 4; y counts from the top
+    points = []
+    for i, value in finite.items():
+        x = 4 + 232 * i / (len(values) - 1)
+        y = 44 - 40 * (value - low) / height
+        points.append(f"{x:.1f},{y:.1f}")
+    first, *_, last = finite.values()
+    summary = f"{title}: {text(first)} to {text(last)}"
+    line = " ".join(points)
     return (
-        f'<svg width="240" height="48" role="img" aria-label="{escape(ends)}">'
-        f'<polyline points="{line}" fill="none" stroke="#1A80BB" stroke-width="2"/></svg>{paragraph(ends)}'
+        f'<svg width="240" height="48" role="img" aria-label="{escape(summary)}">'
+        f'<polyline points="{line}" fill="none" stroke="{BLUE}" stroke-width="2"/></svg>'
+        f"{paragraph(summary)}"
     )
 
 
@@ -46,24 +60,32 @@ def bubbles(
     counts: Sequence[Sequence[int]], rows: Sequence[object], columns: Sequence[object]
 ) -> str:
     """Counts as a small SVG drawing: a circle for each number above 0, with the number as its area."""
-    most, cell, left = max((n for row in counts for n in row), default=0) or 1, 18, 110
-    marks = [
-        f'<circle cx="{left + cell * j + 9}" cy="{cell * i + 27}" r="{8.5 * (n / most) ** 0.5:.1f}" fill="#1A80BB">'
-        f"<title>{escape(f'{rows[i]}, {columns[j]}: {n}')}</title></circle>"
-        for i, row in enumerate(counts)
-        for j, n in enumerate(row)
-        if n
-    ]
+    cell = BUBBLE_CELL_PIXELS
+    left = ROW_NAMES_PIXELS
+    largest = max((count for row in counts for count in row), default=0) or 1
+    marks = []
+    for i, row in enumerate(counts):
+        for j, count in enumerate(row):
+            if not count:
+                continue
+            radius = 8.5 * (count / largest) ** 0.5
+            tooltip = escape(f"{rows[i]}, {columns[j]}: {count}")
+            marks.append(
+                f'<circle cx="{left + cell * j + 9}" cy="{cell * i + 27}" r="{radius:.1f}" '
+                f'fill="{BLUE}"><title>{tooltip}</title></circle>'
+            )
+    # names come last, so that no circle covers them
     style = 'font-size="11" font-family="sans-serif" fill="currentColor"'
-    marks += [
-        f'<text x="{left - 6}" y="{cell * i + 31}" text-anchor="end" {style}>{escape(str(name)[:16])}</text>'
-        for i, name in enumerate(rows)
-    ]
-    marks += [
-        f'<text x="{left + cell * j + 9}" y="12" text-anchor="middle" {style}>{escape(str(name)[:2])}</text>'
-        for j, name in enumerate(columns)
-    ]
-    width, height = left + cell * len(columns) + 10, cell * len(rows) + 24
+    for i, name in enumerate(rows):
+        text = escape(str(name)[:16])
+        y = cell * i + 31
+        marks.append(f'<text x="{left - 6}" y="{y}" text-anchor="end" {style}>{text}</text>')
+    for j, name in enumerate(columns):
+        text = escape(str(name)[:2])
+        x = left + cell * j + 9
+        marks.append(f'<text x="{x}" y="12" text-anchor="middle" {style}>{text}</text>')
+    width = left + cell * len(columns) + 10
+    height = cell * len(rows) + 24
     return f'<svg width="{width}" height="{height}" role="img">{"".join(marks)}</svg>'
 
 
@@ -76,17 +98,19 @@ def in_notebook() -> bool:
 @contextmanager
 def notebook_bar(total: int, title: str) -> Iterator[Callable[[int, str], None]]:
     """Show a bar in the cell's output while the `with` block runs, then remove it. Yields (rounds done, text) -> None."""
-    display: Any = import_module("IPython.display")  # loaded already, as the kernel is
-    shown = display.display(display.HTML(_progress(0, total, title)), display_id=True)
+    # loaded already, as the kernel is
+    display: Any = import_module("IPython.display")
+    output = display.display(display.HTML(_progress_html(0, total, title)), display_id=True)
 
     def draw(done: int, text: str) -> None:
-        shown.update(display.HTML(_progress(done, total, f"{title} {text}")))
+        html = _progress_html(done, total, f"{title} {text}")
+        output.update(display.HTML(html))
 
     try:
         yield draw
     finally:
-        shown.update(display.HTML(""))
+        output.update(display.HTML(""))
 
 
-def _progress(done: int, total: int, text: str) -> str:
+def _progress_html(done: int, total: int, text: str) -> str:
     return f'<progress value="{done}" max="{total}"></progress> {done} of {total} rounds {escape(text)}'

@@ -23,7 +23,9 @@ _SECONDS: ContextVar[dict[str, float] | None] = ContextVar("seconds", default=No
 
 def profiled(name: Region) -> AbstractContextManager[Any]:
     """A context; the profiler counts its time for the region `name`."""
-    return profiler.record_function(PREFIX + name) if profiler._is_profiler_enabled else _NOTHING
+    if profiler._is_profiler_enabled:
+        return profiler.record_function(PREFIX + name)
+    return _NOTHING
 
 
 def profiled_function(name: Region) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -33,7 +35,8 @@ def profiled_function(name: Region) -> Callable[[Callable[P, R]], Callable[P, R]
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             seconds = _SECONDS.get()
-            with profiled(name) if seconds is None else _counted(name, seconds):
+            region = profiled(name) if seconds is None else _counted(name, seconds)
+            with region:
                 return function(*args, **kwargs)
 
         return run
@@ -56,7 +59,9 @@ def timed(seconds: dict[str, float]) -> Iterator[None]:
 
 @contextmanager
 def _counted(name: Region, seconds: dict[str, float]) -> Iterator[None]:
-    token, started = _SECONDS.set(None), _now()
+    """Count the block's seconds; functions that are called in it are not counted once more."""
+    token = _SECONDS.set(None)
+    started = _now()
     try:
         with profiled(name):
             yield
@@ -66,7 +71,7 @@ def _counted(name: Region, seconds: dict[str, float]) -> Iterator[None]:
 
 
 def _now() -> float:
-    """The time after what an accelerator still computes."""
+    """The time in seconds, read when an accelerator has computed what it was given."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
     return time.perf_counter()

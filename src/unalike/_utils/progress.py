@@ -11,12 +11,10 @@ from unalike._utils.notebook import in_notebook, notebook_bar
 
 Row = dict[str, Any]
 
-REST = 38
+BAR_AND_TIMES_WIDTH = 38
 """Width of the bar, the counts and the times, in characters."""
 QUIET_SECONDS = 5.0
 """Without a terminal, the least time between two lines."""
-
-
 DRAW_SECONDS = 0.2
 """In a notebook, the least time between two drawings of the bar."""
 
@@ -50,10 +48,11 @@ def progress_reporting(
         yield _ignore
     elif callable(progress):
 
-        def called(row: Row, what: str = "") -> None:
-            progress(row | {"run": what} if what else row)
+        def call_user(row: Row, what: str = "") -> None:
+            named_row = row | {"run": what} if what else row
+            progress(named_row)
 
-        yield called
+        yield call_user
     else:
         raise UnalikeError(
             f"progress: found {progress!r}, expected a function of a row, or False for no bar"
@@ -69,8 +68,10 @@ def progress_bar(total: int, title: str, *, lines: bool) -> Iterator[ProgressCal
     elif in_notebook():
         with notebook_bar(total, title) as draw:
             yield _Throttled(total, DRAW_SECONDS, draw)
+    elif lines:
+        yield printed_lines(total, title)
     else:
-        yield printed_lines(total, title) if lines else _ignore
+        yield _ignore
 
 
 def _ignore(row: Row, what: str = "") -> None:
@@ -79,6 +80,7 @@ def _ignore(row: Row, what: str = "") -> None:
 
 @contextmanager
 def _bar(total: int, title: str) -> Iterator[ProgressCallback]:
+    """Show a bar on a terminal while the block runs."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -100,40 +102,47 @@ def _bar(total: int, title: str) -> Iterator[ProgressCallback]:
     )
     screen = Console(stderr=True)
     with Progress(*columns, console=screen, transient=True) as progress:
-        task, done = progress.add_task(title, total=total, now=""), dict[str, int]()
+        task = progress.add_task(title, total=total, now="")
+        rounds_of_run: dict[str, int] = {}
 
         def update(row: Row, what: str = "") -> None:
-            done[what] = row["round"]  # a resumed run does not start at 0
+            # set, not counted: a resumed run does not start at 0
+            rounds_of_run[what] = row["round"]
             score = row.get("headline", "")
-            room = screen.width - REST - len(f"{title} {score}")
-            progress.update(
-                task, completed=sum(done.values()), now=f"{shortened(what, room)} {score}"
-            )
+            room = screen.width - BAR_AND_TIMES_WIDTH - len(f"{title} {score}")
+            now = f"{shortened(what, room)} {score}"
+            progress.update(task, completed=sum(rounds_of_run.values()), now=now)
 
         yield update
 
 
 def shortened(text: str, room: int) -> str:
     """Cut the middle out of a long text, so that the method's name at its start and the seed at its end stay."""
+    if len(text) <= room:
+        return text
+    # one character is left for the ellipsis; an odd one goes to the start
     end = max(0, room - 1) // 2
-    return (
-        text if len(text) <= room else f"{text[: max(0, room - 1 - end)]}…{text[len(text) - end :]}"
-    )
+    start = max(0, room - 1 - end)
+    return f"{text[:start]}…{text[len(text) - end :]}"
 
 
 class _Throttled:
     """Shows how many rounds are done, what runs and its score: at the first and the last round, and every `seconds` between."""
 
     def __init__(self, total: int, seconds: float, draw: Callable[[int, str], None]):
-        self.total, self.seconds, self.draw, self.last = total, seconds, draw, 0.0
-        self.done: dict[str, int] = {}
+        self.total = total
+        self.seconds = seconds
+        self.draw = draw
+        self.last_drawing = 0.0
+        self.rounds_of_run: dict[str, int] = {}
 
     def __call__(self, row: Row, what: str = "") -> None:
-        self.done[what] = row["round"]
-        count = sum(self.done.values())
-        if count == self.total or time.monotonic() - self.last > self.seconds:
-            self.last = time.monotonic()
-            self.draw(count, f"{what} {row.get('headline', '')}".strip())
+        self.rounds_of_run[what] = row["round"]
+        count = sum(self.rounds_of_run.values())
+        if count == self.total or time.monotonic() - self.last_drawing > self.seconds:
+            self.last_drawing = time.monotonic()
+            score = row.get("headline", "")
+            self.draw(count, f"{what} {score}".strip())
 
 
 def printed_lines(total: int, title: str) -> _Throttled:

@@ -16,8 +16,8 @@ from unalike._utils.option_types import check_kinds
 from unalike._utils.spec import Call
 from unalike._utils.validated import explain_errors
 
-_NAMES = re.compile(r"\b[A-Za-z_]\w*(?=\s*(?:[(+]|$))")
-"""The names of a spec text."""
+_NAME_PATTERN = re.compile(r"\b[A-Za-z_]\w*(?=\s*(?:[(+]|$))")
+"""Finds the names of a spec text."""
 
 
 class Registry:
@@ -42,9 +42,10 @@ class Registry:
         """
 
         def add(builder: Any) -> Any:
-            if _origin(self._builders.get(name, builder)) != _origin(builder):
+            registered = self._builders.get(name, builder)
+            if _origin(registered) != _origin(builder):
                 raise UnalikeError(
-                    f"the {self.kind} name {name!r} is taken by {self._builders[name]!r}; choose another"
+                    f"the {self.kind} name {name!r} is taken by {registered!r}; choose another"
                 )
             self._builders[name] = builder
             return builder
@@ -69,64 +70,74 @@ class Registry:
 
     def check(self, call: Call) -> None:
         """Raise `UnalikeError` for parameters that the builder does not take, lacks, or that are of the wrong kind."""
-        written, parameters = (
-            self.parameters(call.name),
-            inspect.signature(self[call.name]).parameters,
-        )
-        self._check(call, dict.fromkeys(parameters.keys() - written.keys()))
+        all_parameters = inspect.signature(self[call.name]).parameters
+        # what a person does not write is there when the builder is called
+        from_context = all_parameters.keys() - self.parameters(call.name).keys()
+        self._check(call, dict.fromkeys(from_context))
 
     def _check(self, call: Call, context: dict[str, Any]) -> None:
         builder = self[call.name]
+        signature = inspect.signature(builder)
         try:
-            inspect.signature(builder).bind(**context, **call.parameters)
+            signature.bind(**context, **call.parameters)
             check_kinds(builder, call.parameters)
         except TypeError as error:
-            strange = next(
-                (n for n in call.parameters if n not in inspect.signature(builder).parameters), ""
-            )
-            meant = hint(strange, self.parameters(call.name), builder).rstrip("?")
-            raise UnalikeError(
-                f"{call}: {error}; {meant}{'; ' if meant else ''}it takes {self.usage(call.name)}"
-            ) from None
+            # the first parameter that the builder does not take is probably misspelt
+            unknown_names = [name for name in call.parameters if name not in signature.parameters]
+            misspelt = unknown_names[0] if unknown_names else ""
+            advice = f"it takes {self.usage(call.name)}"
+            suggestion = hint(misspelt, self.parameters(call.name), builder).rstrip("?")
+            if suggestion:
+                advice = f"{suggestion}; {advice}"
+            raise UnalikeError(f"{call}: {error}; {advice}") from None
         except InvalidValue as error:
             raise InvalidValue(f"{call}: {error}; it takes {self.usage(call.name)}") from None
 
     def usage(self, name: str) -> str:
         """`proximal(mu=0.001)`: the name with the parameters a person may write and their defaults."""
-        written = self.parameters(name).values()
-        return f"{name}({', '.join(p.name if p.default is p.empty else f'{p.name}={p.default!r}' for p in written)})"
+        written = []
+        for parameter in self.parameters(name).values():
+            has_default = parameter.default is not parameter.empty
+            default = f"={parameter.default!r}" if has_default else ""
+            written.append(f"{parameter.name}{default}")
+        return f"{name}({', '.join(written)})"
 
     def parameters(self, name: str) -> dict[str, inspect.Parameter]:
         """The parameters that a person may write."""
         parameters = inspect.signature(self[name]).parameters
         # builders that also take what the person does not write (labels, shapes) mark what they may write as keyword-only
-        named = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-        return named or {n: p for n, p in parameters.items() if p.default is not p.empty}
+        keyword_only = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        with_default = {n: p for n, p in parameters.items() if p.default is not p.empty}
+        return keyword_only or with_default
 
     def summary(self, name: str) -> str:
         """The first line of the builder's docstring."""
-        return (inspect.getdoc(self[name]) or "").split("\n")[0]
+        text = inspect.getdoc(self[name]) or ""
+        return text.split("\n")[0]
 
     def spelled(self, text: str) -> str:
         """Spec text with the registered spelling of every name: `FedProx(mu=1) + LWS` is `fedprox(mu=1) + lws`."""
-        return _NAMES.sub(lambda found: self._key(found[0]), text)
+        return _NAME_PATTERN.sub(lambda found: self._key(found[0]), text)
 
     def _key(self, name: str) -> str:
         """The registered name that differs from this one in upper and lower case alone, else the name as it is."""
         self._load()
-        return name if name in self._builders else self._in_lower_case.get(name.lower(), name)
+        if name in self._builders:
+            return name
+        return self._registered_spellings().get(name.lower(), name)
 
-    @property
-    def _in_lower_case(self) -> dict[str, str]:
+    def _registered_spellings(self) -> dict[str, str]:
+        """Name in lower case -> the name as it is registered; the first of several that differ in case alone."""
         return {name.lower(): name for name in reversed(self._builders)}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         key = self._key(name)
         if key not in self._builders:
-            own = f"your own are known once their module is imported, on the command line by the entry-point group {self._group!r}"
-            raise unknown(
-                self.kind, name, self._builders, f"`unalike list` shows those that are known; {own}"
+            elsewhere = (
+                "`unalike list` shows those that are known; your own are known once their module is "
+                f"imported, on the command line by the entry-point group {self._group!r}"
             )
+            raise unknown(self.kind, name, self._builders, elsewhere)
         return self._builders[key]
 
     def __contains__(self, name: str) -> bool:
@@ -141,6 +152,7 @@ class Registry:
     def _load(self) -> None:
         if self._loaded:
             return
+        # set first: the modules look up names while they are imported
         self._loaded = True
         for module in self._home:
             import_with_modules(module)
@@ -158,8 +170,12 @@ def import_with_modules(name: str) -> None:
 def documentation(builder: Callable[..., Any]) -> str:
     """The docstring; after that of a class, those of the classes of the same file that it extends."""
     classes = inspect.getmro(builder) if inspect.isclass(builder) else (builder,)
-    own = (c for c in classes if c.__module__ == builder.__module__)
-    return "\n\n".join(text for c in own if (text := inspect.cleandoc(c.__doc__ or "")))
+    texts = []
+    for definition in classes:
+        text = inspect.cleandoc(definition.__doc__ or "")
+        if text and definition.__module__ == builder.__module__:
+            texts.append(text)
+    return "\n\n".join(texts)
 
 
 def _origin(builder: Any) -> tuple[str, Any]:

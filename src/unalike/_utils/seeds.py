@@ -14,46 +14,46 @@ _LOCK = RLock()
 
 def generator(seed: int, purpose: str, *path: int) -> np.random.Generator:
     """The NumPy generator of one purpose, `path` being for example (round, client)."""
-    return np.random.Generator(
-        np.random.PCG64(_sequence(seed, purpose, *path))
-    )  # `default_rng`, without its tests
+    # what `default_rng` makes, without its checks of arguments
+    return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, *path)))
 
 
 def number(seed: int, purpose: str, *path: int) -> int:
     """A 63-bit seed for a library that wants a number, such as `torch.Generator`."""
-    return int(_sequence(seed, purpose, *path).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    state = _sequence(seed, purpose, *path).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))
 
 
 @contextmanager
 def isolated(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Seed torch's default generators (initialization, dropout) for a block, and restore them after it."""
-    with borrowed(device) as start:
+    with borrowed_generators(device) as start:
         start(seed)
         yield
 
 
 @contextmanager
-def borrowed(device: torch.device | str = "cpu") -> Iterator[Callable[[int], None]]:
+def borrowed_generators(device: torch.device | str = "cpu") -> Iterator[Callable[[int], None]]:
     """Restore torch's default generators after a block; inside it, call the yielded function to start from a seed."""
     device = torch.device(device)
     with _LOCK:
-        state, there = (
-            torch.get_rng_state(),
-            None if device.type == "cpu" else torch.get_device_module(device),
-        )
-        own = there and there.get_rng_state(device)
+        # an accelerator has a generator of its own beside that of the CPU
+        accelerator = None if device.type == "cpu" else torch.get_device_module(device)
+        cpu_state = torch.get_rng_state()
+        accelerator_state = accelerator and accelerator.get_rng_state(device)
 
         def start(seed: int) -> None:
             torch.default_generator.manual_seed(seed)
-            if there:
-                there.set_rng_state(torch.Generator(device).manual_seed(seed).get_state(), device)
+            if accelerator:
+                seeded = torch.Generator(device).manual_seed(seed)
+                accelerator.set_rng_state(seeded.get_state(), device)
 
         try:
             yield start
         finally:
-            torch.set_rng_state(state)
-            if there:
-                there.set_rng_state(own, device)
+            torch.set_rng_state(cpu_state)
+            if accelerator:
+                accelerator.set_rng_state(accelerator_state, device)
 
 
 def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
@@ -63,11 +63,13 @@ def _sequence(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
 
 def entropy(seed: int, purpose: str, *path: int) -> list[int]:
     """The entropy given to `SeedSequence`, in words of 32 bits."""
-    return [*_head(seed, purpose), *(word for number in path for word in _words(number))]
+    path_words = [word for number in path for word in _words(number)]
+    return _first_words(seed, purpose) + path_words
 
 
 @lru_cache(1024)
-def _head(seed: int, purpose: str) -> list[int]:
+def _first_words(seed: int, purpose: str) -> list[int]:
+    """The words of seed and purpose, which all paths share: nobody may change the list."""
     return [*_words(seed), *_words(int.from_bytes(purpose.encode()))]
 
 

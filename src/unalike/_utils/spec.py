@@ -16,7 +16,8 @@ class Call:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.parameters.items())})"
+        written = [f"{name}={value!r}" for name, value in self.parameters.items()]
+        return f"{self.name}({', '.join(written)})"
 
 
 def parse(text: str) -> list[Call]:
@@ -30,7 +31,9 @@ def parse(text: str) -> list[Call]:
     try:
         body = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
-        why = getattr(error, "msg", str(error)) if text.strip() else "it is empty"
+        why = "it is empty"
+        if text.strip():
+            why = getattr(error, "msg", str(error))
         raise UnalikeError(
             f"cannot read {text!r}: {why}; write for example 'fedprox(mu=0.1) + lws'"
         ) from None
@@ -53,10 +56,9 @@ def _calls(node: ast.expr, text: str) -> list[Call]:
             return _calls(left, text) + _calls(right, text)
         case ast.Name(id=name):
             return [Call(name)]
-        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords) if len(
-            {k.arg for k in keywords}
-        ) == len(keywords):
-            return [Call(name, {_keyword(k, text): _literal(k.value, text) for k in keywords})]
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords) if _differ(keywords):
+            parameters = {_keyword(k, text): _literal(k.value, text) for k in keywords}
+            return [Call(name, parameters)]
         case ast.Call(func=ast.Name(id=name)):
             raise UnalikeError(
                 f"{text!r}: {name} takes each parameter once and by name, as in '{name}(parameter=value)'"
@@ -64,6 +66,12 @@ def _calls(node: ast.expr, text: str) -> list[Call]:
     raise UnalikeError(
         f"cannot read {text!r}: {ast.unparse(node)!r} is not a name, a call with keywords or a sum of them"
     )
+
+
+def _differ(keywords: list[ast.keyword]) -> bool:
+    """Whether no two keywords have the same name."""
+    names = {keyword.arg for keyword in keywords}
+    return len(names) == len(keywords)
 
 
 def _keyword(keyword: ast.keyword, text: str) -> str:
@@ -75,22 +83,20 @@ def _keyword(keyword: ast.keyword, text: str) -> str:
 
 
 def _literal(node: ast.expr, text: str) -> Any:
+    """The value of a literal; also of `inf`, `-inf` and `nan`, and of tuples and lists, which become tuples."""
     if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
         return float(node.id)
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(_literal(item, text) for item in node.elts)
-    if (
-        isinstance(node, ast.UnaryOp)
-        and isinstance(node.op, ast.USub)
-        and isinstance(node.operand, ast.Name)
-    ):
-        return -_literal(node.operand, text)
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name() as name):
+            return -_literal(name, text)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
-        found = ast.unparse(node)
+        source = ast.unparse(node)
         raise UnalikeError(
-            f"{text!r}: {found!r} is not a literal; expected a number, text, True, False, None or a tuple"
+            f"{text!r}: {source!r} is not a literal; expected a number, text, True, False, None or a tuple"
         ) from None
 
 

@@ -23,6 +23,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     with writing(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # The bytes reach the disk before the name does: after a power cut the file is whole or absent.
             with open(temporary, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -58,20 +59,18 @@ def rounds_of(files: Iterable[Path]) -> dict[Path, int]:
 
 def write_tensors(path: Path, tensors: Tree, facts: dict[str, Any] | None = None) -> None:
     """Write a tree, with JSON facts beside it, atomically; equal contents give equal bytes."""
-    plain: Tree = {}
-    places: set[int] = set()
+    # the format takes contiguous tensors in memory, and refuses those that share memory
+    in_memory: Tree = {}
+    addresses: set[int] = set()
     for name, tensor in tensors.items():
-        t = tensor.detach().cpu().contiguous()
-        place = t.untyped_storage().data_ptr()
-        plain[name] = (
-            t.clone() if place in places else t
-        )  # the format refuses tensors that share memory
-        places.add(place)
+        contiguous = tensor.detach().cpu().contiguous()
+        address = contiguous.untyped_storage().data_ptr()
+        in_memory[name] = contiguous.clone() if address in addresses else contiguous
+        addresses.add(address)
     # the format sorts tensors by dtype and name, so their order is kept; one entry, since it shuffles several
-    about = {"facts": facts or {}, "order": list(tensors)}
-    write_bytes(
-        path, save(plain, {"unalike": json.dumps(about | {"digest": _digest(plain, about)})})
-    )
+    about: dict[str, Any] = {"facts": facts or {}, "order": list(tensors)}
+    about["digest"] = _digest(in_memory, about)
+    write_bytes(path, save(in_memory, {"unalike": json.dumps(about)}))
 
 
 def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
@@ -96,9 +95,12 @@ def read_tensors(path: Path) -> tuple[Tree, dict[str, Any]]:
 def _digest(tensors: Tree, about: dict[str, Any]) -> str:
     """A checksum of the contents. It finds damage; it does not protect from an attacker."""
     total = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
-    for name, t in tensors.items():
-        total.update(f"{name} {t.dtype} {tuple(t.shape)} ".encode())
-        total.update(t.reshape(-1).view(torch.uint8).numpy().data if t.numel() else b"")
+    for name, tensor in tensors.items():
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        # an empty tensor has no bytes to view
+        if tensor.numel():
+            content = tensor.reshape(-1).view(torch.uint8).numpy()
+            total.update(content.data)
     return total.hexdigest()
 
 

@@ -20,11 +20,15 @@ def validated(cls: C, *, repr: bool = True) -> C:
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     make = pydantic.dataclasses.dataclass(frozen=True, repr=repr, config=config)
     checked_class: Any = make(cls)
-    original, known = checked_class.__init__, fields_of(checked_class)
+    original = checked_class.__init__
+    known = fields_of(checked_class)
 
     @wraps(original)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        owner = f"{'ua.' if checked_class.__name__ == 'Work' else ''}{checked_class.__name__}"
+        # pydantic's own error for a keyword suggests nothing
+        owner = checked_class.__name__
+        if owner == "Work":
+            owner = "ua.Work"
         check_keywords(owner, kwargs, known, kind=checked_class)
         try:
             original(self, *args, **kwargs)
@@ -42,11 +46,16 @@ def explain_errors(error: pydantic.ValidationError) -> str:
     """
     rows = error.errors()
     within = {row["loc"][:depth] for row in rows for depth in range(1, len(row["loc"]))}
-    return "; ".join(_said(row) for row in rows if row["loc"] not in within)
+    sentences = [_sentence(row) for row in rows if row["loc"] not in within]
+    return "; ".join(sentences)
 
 
-def _said(row: Any) -> str:
-    """One row of it. A check of several fields together names them in its own message."""
-    where, message = ".".join(map(str, row["loc"])), row["msg"].removeprefix("Value error, ")
+def _sentence(row: Any) -> str:
+    """One row of a validation error in words."""
+    message = row["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    return f"{where}={row.get('input')!r}: {message}" if where else message
+    where = ".".join(map(str, row["loc"]))
+    # a check of several fields together has no place, and names them in its own message
+    if not where:
+        return message
+    return f"{where}={row.get('input')!r}: {message}"

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from unalike._utils.errors import UnalikeError, unknown, warn
-from unalike._utils.functions import is_recorded
+from unalike._utils.functions import is_text_of_function
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import UserProgress, progress_bar, progress_reporting
 from unalike.comparison.comparison import Comparison
@@ -283,7 +283,7 @@ def prepare_experiment(
         "metrics": source is None and bool(metrics),
         "work by method": isinstance(work, Mapping),
         "a function of local training": any(
-            map(is_recorded, cells[0].run_config.work.record.values())
+            map(is_text_of_function, cells[0].run_config.work.record.values())
         ),
     }
     return Experiment(cells, _with_command_of_program(facts, without_flags))

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.functions import recorded
+from unalike._utils.functions import text_of_function
 from unalike._utils.registry import Registry
 from unalike._utils.spec import parse_one
 from unalike._utils.validated import validated
@@ -163,5 +163,5 @@ class GivenLoss(Loss):
             else type(value).__name__
         )
         raise UnalikeError(
-            f"loss={recorded(self.function)} gives {found}; expected a scalar, or a loss for each of the {len(y)} samples"
+            f"loss={text_of_function(self.function)} gives {found}; expected a scalar, or a loss for each of the {len(y)} samples"
         )

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from unalike._utils.functions import recorded
+from unalike._utils.functions import text_of_function
 
 AtLeastOne = Annotated[int, Ge(1)]
 Whole = Annotated[int, Ge(0)]
@@ -74,7 +74,7 @@ class Option:
             return [value] if isinstance(value, str) else list(value) or None
         if value is None or isinstance(value, Path):
             return str(value) if isinstance(value, Path) else self.help.none or None
-        return str(value) if self.help.none else recorded(value)
+        return str(value) if self.help.none else text_of_function(value)
 
     def read(self, value: Any) -> Any:
         """The value that was given on the command line."""

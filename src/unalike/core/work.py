@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.functions import MissingFunction, is_recorded, recorded
+from unalike._utils.functions import MissingFunction, is_text_of_function, text_of_function
 from unalike._utils.spec import parse_one
 from unalike._utils.validated import validated
 from unalike.core.losses import Loss
@@ -100,7 +100,7 @@ class Work(WorkOptions):
         if field.field_name == "schedule":
             with suppress(TypeError, ValueError):
                 return float(value)
-        if is_recorded(value):
+        if is_text_of_function(value):
             return MissingFunction(value)
         if isinstance(value, str):
             return str(call) if (call := parse_one(value)).parameters else call.name
@@ -145,7 +145,7 @@ class Work(WorkOptions):
     @property
     def record(self) -> dict[str, Any]:
         """The settings as the record of a run holds them: of a function its name and a hash."""
-        return {field.name: recorded(getattr(self, field.name)) for field in fields(self)}
+        return {field.name: text_of_function(getattr(self, field.name)) for field in fields(self)}
 
     def over(self, rounds: int) -> Work:
         """The work of a run of so many rounds. Raises `UnalikeError` for a schedule with a learning rate that is not above 0."""
@@ -154,8 +154,8 @@ class Work(WorkOptions):
         for round in range(0 if work.schedule == 1 else rounds):
             if not 0 < (lr := work.lr_at(round)) < inf:
                 raise UnalikeError(
-                    f"schedule={recorded(work.schedule)!r} gives the learning rate {lr} in round {round}; expected one above 0 in "
-                    f"each of {rounds} rounds"
+                    f"schedule={text_of_function(work.schedule)!r} gives the learning rate {lr} in round {round}; "
+                    f"expected one above 0 in each of {rounds} rounds"
                 )
         return work
 

@@ -34,7 +34,7 @@ class Loop(Executor):
         broadcast = broadcast._replace(params=self.settings.model.layout.of_tree(broadcast.params))
         tasks = self._tasks(pool.round_training, broadcast, ids, accepted)
         # the generators are borrowed once, since saving and restoring them for each client would take time
-        with seeds.borrowed(pool.source.x.device) as start, torch.no_grad():
+        with seeds.borrowed_generators(pool.source.x.device) as start, torch.no_grad():
             for client, dropout_seed, task in tasks:
                 start(dropout_seed)
                 update, client_state = train(task, self.graphs.trainers)

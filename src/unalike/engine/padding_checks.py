@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.functions import recorded
+from unalike._utils.functions import text_of_function
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.model_probes import why_padding_counts
@@ -70,7 +70,9 @@ def padding_problem(client_pool: ClientPool) -> str | None:
     # what the user wrote is tried, if there is any of it
     suspects = [p.name for p in client_pool.method.parts if not _is_in_catalogue(p)]
     if callable(loss):
-        suspects.append(f"the loss {recorded(loss)}, unless it gives a loss for each sample")
+        suspects.append(
+            f"the loss {text_of_function(loss)}, unless it gives a loss for each sample"
+        )
     if problem or not suspects or not _padding_changes_update(client_pool):
         return problem
     return (

@@ -25,7 +25,7 @@ LOADING_SECONDS = 4.0
 """Importing loops takes longer than this only where they are compiled first, which is once on a machine."""
 
 PIECES_PER_THREAD = 4
-"""Pieces that work is cut into for each thread: a thread that another program slows down leaves the remaining pieces to the others."""
+"""Pieces of work for each thread: a thread that another program slows down leaves the remaining pieces to the others."""
 
 
 @cache

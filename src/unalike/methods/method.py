@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
-from unalike._utils.functions import recorded
+from unalike._utils.functions import text_of_function
 from unalike._utils.keywords import meant
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
@@ -351,8 +351,8 @@ class Method(Plan):
         for p in self.role(TaskObjective):
             if work.loss is not None and not p.takes_loss:
                 raise UnalikeError(
-                    f"{p.name} brings the loss that fits the model to the labels, and loss={recorded(work.loss)!r} would not be "
-                    "minimized; leave one of them out"
+                    f"{p.name} brings the loss that fits the model to the labels, and "
+                    f"loss={text_of_function(work.loss)!r} would not be minimized; leave one of them out"
                 )
 
     def check(self, work: Work) -> None:

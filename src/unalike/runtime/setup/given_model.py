@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError, warn
-from unalike._utils.functions import recorded
+from unalike._utils.functions import text_of_function
 from unalike.core.head_layer import with_head
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
@@ -157,7 +157,7 @@ def check_loss(work: Work, model: Model, population: Population, context: Contex
     loss = work.criterion
     if loss is None:
         return
-    name = f"loss={recorded(work.loss)!r}"
+    name = f"loss={text_of_function(work.loss)!r}"
     try:
         loss.check(population.task, population.outputs or 2)
     except UnalikeError as error:

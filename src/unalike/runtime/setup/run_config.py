@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.functions import sources, structure
+from unalike._utils.functions import source_hashes, structure_hash
 from unalike._utils.version import __version__
 from unalike.core.model import Model
 from unalike.core.options import cohort_size, without_defaults
@@ -121,7 +121,7 @@ class RunConfig:
         values = fingerprint(self.model.params | self.model.buffers)
         described = {"name": self.model_text, "fingerprint": values}
         if self._own_module is not None:
-            described["structure"] = structure(self._own_module)
+            described["structure"] = structure_hash(self._own_module)
         return described
 
     @cached_property
@@ -157,7 +157,9 @@ class RunConfig:
         modules = [] if self._own_module is None else [*self._own_module.modules()]
         formulas = [metric.formula for metric in self.metrics.values()]
         functions = (self.work.loss, self.work.optimizer, self.work.schedule)
-        return sources([self.plan, *method_of(self.plan).parts, *functions, *formulas, *modules])
+        return source_hashes(
+            [self.plan, *method_of(self.plan).parts, *functions, *formulas, *modules]
+        )
 
     @cached_property
     def settings(self) -> StageSettings:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from unalike._utils.errors import UnalikeError, unknown
-from unalike._utils.functions import recorded
+from unalike._utils.functions import text_of_function
 from unalike._utils.spec import parse_one
 from unalike._utils.validated import explain_errors
 from unalike.core.losses import LossFunction
@@ -96,7 +96,7 @@ def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
         return work
     if work is not None and work.loss not in (None, loss):
         raise UnalikeError(
-            f"found loss={recorded(loss)!r} beside work=ua.Work(loss={recorded(work.loss)!r}); give one of them"
+            f"found loss={text_of_function(loss)!r} beside work=ua.Work(loss={text_of_function(work.loss)!r}); give one of them"
         )
     return replace(work or Work(), loss=loss)
 
