@@ -252,7 +252,7 @@ def test_compiled_loops_convolutional_methods_equal_loop(name, method):
 @pytest.mark.parametrize("frozen", [(), ("0.weight", "3.bias", "7.weight")])
 def test_compiled_loops_batches_cut_into_pieces_equal_loop(method, work, frozen, monkeypatch):
     """Five samples are computed at a time; some parameters are frozen, perhaps."""
-    monkeypatch.setattr(compiled_training, "_at_a_time", lambda model, sample: 5)
+    monkeypatch.setattr(compiled_training, "_samples_at_a_time", lambda model, sample: 5)
     torch.manual_seed(4)
     module = nn.Sequential(
         *(

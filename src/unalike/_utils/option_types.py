@@ -83,8 +83,7 @@ def _describe(kind: Any) -> str:
 def check_whole(least: int, /, **values: object) -> None:
     """Raise `UnalikeError` for an argument that is not a whole number, `least` or more; True is none."""
     for name, value in values.items():
-        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not is_whole or value < least:
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
             raise UnalikeError(f"found {name}={value!r}, expected a whole number, {least} or more")
 
 

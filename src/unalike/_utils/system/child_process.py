@@ -1,7 +1,7 @@
 """Wrapper process around one command: ends the command and all its descendants when the parent ends.
 
 `python -I child_process.py command...`: the parent holds the other end of standard input. When it closes, because the parent
-closed it or was killed (`kill -9` included), every descendant of this process is ended: first SIGTERM, after GRACE seconds
+closed it or was killed (`kill -9` included), every descendant of this process is ended: first SIGTERM, after GRACE_SECONDS
 SIGKILL. This also ends processes that moved to a session of their own (as Flower's `flower-superexec` does): this process is a
 subreaper, so orphans become its children.
 """
@@ -17,10 +17,10 @@ from contextlib import suppress
 
 import psutil
 
-GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL."""
-SUBREAPER = 36
-"""PR_SET_CHILD_SUBREAPER of Linux's prctl."""
+GRACE_SECONDS = 5.0
+"""Time between SIGTERM and SIGKILL."""
+PR_SET_CHILD_SUBREAPER = 36
+"""The option of Linux's prctl that makes orphaned descendants children of this process."""
 
 
 def descendants() -> list[psutil.Process]:
@@ -30,18 +30,21 @@ def descendants() -> list[psutil.Process]:
 
 def end() -> None:
     """End all descendants of this process."""
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + GRACE_SECONDS
     for kind in (signal.SIGTERM, signal.SIGKILL):
         for child in descendants():
-            with suppress(psutil.NoSuchProcess):  # it has just ended
+            # a child may just have ended
+            with suppress(psutil.NoSuchProcess):
                 child.send_signal(kind)
         while descendants() and time.monotonic() < deadline:
             time.sleep(0.02)
-        deadline += GRACE
+        deadline += GRACE_SECONDS
 
 
 def main(command: list[str]) -> int:
-    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    """Run the command until it ends, the parent ends, or a signal asks for its end. Returns its exit status."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # signals and the parent's end only set this event: the loop below ends the descendants
     release = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(kind, lambda *_: release.set())
@@ -51,16 +54,19 @@ def main(command: list[str]) -> int:
         pass
     end()
     status = child.wait()
+    # a command that a signal ended has the signal's negative number; shells report 128 + number
     return status if status >= 0 else 128 - status
 
 
 def _wait_for_parent(release: threading.Event) -> None:
+    """Set the event when the parent closes its end of standard input, or has ended."""
     while os.read(0, 1):
         pass
     release.set()
 
 
 def _lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended; a zombie has."""
     with suppress(psutil.NoSuchProcess):
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     return False

@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LENGTH = struct.Struct(">Q")
-PIECE = 1 << 20
-SILENCE = 30.0
-"""Seconds without data after which a partly sent request or reply is dropped."""
+PIECE_BYTES = 1 << 20
+"""Bytes that are read at a time."""
+SILENCE_SECONDS = 30.0
+"""Time without data after which a partly sent request or reply is dropped."""
+STOP_CHECK_SECONDS = 0.2
+"""Time between two looks whether the server is to stop."""
 
 
 def serve(
@@ -34,7 +37,7 @@ def serve(
             unpublished.chmod(0o600)
             server.listen()
             unpublished.replace(path)
-            server.settimeout(0.2)
+            server.settimeout(STOP_CHECK_SECONDS)
             try:
                 while not stopped():
                     try:
@@ -57,22 +60,25 @@ def ask(path: Path, message: bytes, limit: int, seconds: float | None = None) ->
 
 
 def _answer(client: socket.socket, handle: Callable[[bytes], bytes], limit: int) -> None:
+    """Read one request and send its reply. A client that sends or reads nothing for too long is left alone."""
     try:
-        client.settimeout(SILENCE)
+        client.settimeout(SILENCE_SECONDS)
         request = _receive(client, limit)
     except OSError:
         return
     reply = handle(request)
     try:
-        client.settimeout(SILENCE)
+        client.settimeout(SILENCE_SECONDS)
         _send(client, reply)
-    except OSError:  # the client is gone; if it repeats the request it gets the same reply
+    except OSError:
+        # the client is gone; if it repeats the request it gets the same reply
         return
 
 
 def _send(client: socket.socket, message: bytes) -> None:
     client.sendall(LENGTH.pack(len(message)))
-    if message:  # the other side may already have closed the connection after an empty one
+    # the other side may already have closed the connection after the length of an empty one
+    if message:
         client.sendall(message)
 
 
@@ -84,9 +90,11 @@ def _receive(client: socket.socket, limit: int) -> bytes:
 
 
 def _exactly(client: socket.socket, count: int) -> bytes:
+    """Read so many bytes. Raises `ConnectionError` if the other side closes the connection before."""
     data = bytearray()
     while len(data) < count:
-        piece = client.recv(min(PIECE, count - len(data)))
+        missing = count - len(data)
+        piece = client.recv(min(PIECE_BYTES, missing))
         if not piece:
             raise ConnectionError("the other side closed the connection")
         data += piece
@@ -96,6 +104,7 @@ def _exactly(client: socket.socket, count: int) -> bytes:
 @contextmanager
 def _short_name(path: Path) -> Iterator[str]:
     """A path of the socket within the system's length limit, however deep its folder is."""
+    # the folder is named by the number of its open file, which is short
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

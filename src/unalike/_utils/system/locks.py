@@ -24,11 +24,12 @@ else:
 
     def _acquire(handle: int, shared: bool) -> None:
         """Lock the file. Raises `BlockingIOError` where another process has a lock that excludes this one."""
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
 
 
-LOOK = 0.05
-"""Seconds to wait for a process that only tests the lock (`is_locked`)."""
+LOCK_TEST_SECONDS = 0.05
+"""Time to wait for a process that only tests the lock (`is_locked`)."""
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def locked(folder: Path, otherwise: str) -> Iterator[None]:
             f"cannot write {folder / '.lock'}: {error.strerror}; choose another folder"
         ) from None
     try:
-        _take(handle, folder, otherwise)
+        _acquire_alone(handle, folder, otherwise)
         yield
     finally:
         os.close(handle)
@@ -66,16 +67,19 @@ def is_locked(folder: Path) -> bool | None:
     return False
 
 
-def _take(handle: int, folder: Path, otherwise: str) -> None:
+def _acquire_alone(handle: int, folder: Path, otherwise: str) -> None:
+    """Lock the file for this process alone; where the file system cannot, warn. Raises `UnalikeError` if another has it."""
     try:
         try:
             _acquire(handle, shared=False)
-        except BlockingIOError:  # perhaps by a process that only tests the lock (`is_locked`)
-            time.sleep(LOOK)
+        except BlockingIOError:
+            # perhaps by a process that only tests the lock (`is_locked`)
+            time.sleep(LOCK_TEST_SECONDS)
             _acquire(handle, shared=False)
     except BlockingIOError:
         raise UnalikeError(otherwise) from None
-    except OSError as error:  # as on file systems of some clusters
+    except OSError as error:
+        # as on file systems of some clusters
         warn(
             f"{folder} cannot be locked ({error.strerror}): see to it that no other process writes it"
         )

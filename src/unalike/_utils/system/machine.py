@@ -4,19 +4,25 @@ import sys
 
 import psutil
 
+MEASURING_SECONDS = 0.2
+"""Time for which the load of the cores is measured."""
+
 
 def cores() -> int:
     """The number of cores that this process may use."""
     process = psutil.Process()
-    allowed = (
-        len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
-    )  # macOS has no affinity
+    # macOS has no affinity
+    if hasattr(process, "cpu_affinity"):
+        allowed = len(process.cpu_affinity())
+    else:
+        allowed = psutil.cpu_count()
     return allowed or 1
 
 
 def idle_cores() -> int:
     """The number of cores that other programs leave to this process, measured for a fifth of a second."""
-    idle = sum(core.idle for core in psutil.cpu_times_percent(0.2, percpu=True)) / 100
+    loads = psutil.cpu_times_percent(MEASURING_SECONDS, percpu=True)
+    idle = sum(core.idle for core in loads) / 100
     return min(cores(), round(idle))
 
 
@@ -32,4 +38,6 @@ def peak_memory_mb() -> float:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+    # macOS counts bytes, Linux units of 1024 bytes
+    peak_bytes = peak if sys.platform == "darwin" else peak * 1024
+    return peak_bytes / 1e6

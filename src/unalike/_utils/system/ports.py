@@ -15,12 +15,10 @@ def free_port() -> int:
 
 def check_port(host: str, port: int, remedy: str) -> None:
     """Raise `UnalikeError`, which ends with the `remedy`, if this process cannot listen at host:port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        ):
+        with socket.create_server((host, port), family=family):
             pass
     except OSError as error:
-        raise UnalikeError(
-            f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}; {remedy}"
-        ) from None
+        why = os.strerror(error.errno or 0)
+        raise UnalikeError(f"cannot listen at {host}:{port}: {why}; {remedy}") from None

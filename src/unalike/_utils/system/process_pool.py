@@ -26,8 +26,9 @@ def in_processes(
     of PyTorch. The first exception of `work` is raised here.
     """
     with process_pool(jobs, threads) as pool:
-        for done in as_completed([pool.submit(work, item) for item in items]):
-            yield done.result()
+        tasks = [pool.submit(work, item) for item in items]
+        for task in as_completed(tasks):
+            yield task.result()
 
 
 @contextmanager
@@ -38,9 +39,8 @@ def process_pool(jobs: int, threads: int) -> Iterator[ProcessPoolExecutor]:
     also end with this one, however it ends.
     """
     context = get_context("spawn")
-    reader, writer = context.Pipe(
-        duplex=False
-    )  # closed, with this process at the latest: the processes end
+    # when the writer is closed, with this process at the latest, the processes of the pool end
+    reader, writer = context.Pipe(duplex=False)
     with reader, writer, ProcessPoolExecutor(jobs, context, _begin, (threads, reader)) as pool:
         try:
             yield pool
@@ -51,11 +51,15 @@ def process_pool(jobs: int, threads: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin(threads: int, reader: Connection) -> None:
+    """Prepare a process of the pool before its first task."""
     torch.set_num_threads(threads)
     Thread(target=_end_when_closed, args=(reader,), daemon=True).start()
 
 
 def _end_when_closed(reader: Connection) -> None:
-    with suppress(OSError):  # Windows raises it where others return
-        reader.poll(None)  # nothing is ever sent: it returns when the other end is closed
+    """End this process when the other end of the pipe is closed."""
+    # Windows raises `OSError` where others return
+    with suppress(OSError):
+        # nothing is ever sent, so this returns only when the other end is closed
+        reader.poll(None)
     os._exit(1)

@@ -17,10 +17,11 @@ from unalike._utils.errors import UnalikeError
 CHILD_PROCESS = Path(__file__).with_name("child_process.py")
 LAST_LINES = 12
 """Lines of a log that an error message shows."""
-PATIENCE = 12.0
-"""Seconds that the wrapper process has to end its descendants before it is killed."""
-POLL = 0.05
-LOOPBACK = "127.0.0.1,localhost,::1"
+ENDING_SECONDS = 12.0
+"""Time that the wrapper process has to end its descendants before it is killed."""
+POLL_SECONDS = 0.05
+"""Time between two looks whether children are ready."""
+LOOPBACK_HOSTS = "127.0.0.1,localhost,::1"
 
 
 class Terminated(SystemExit):
@@ -61,10 +62,11 @@ class Child:
 
     def stop(self) -> None:
         """End the command and all its descendants; return when they have ended."""
+        # the wrapper ends its descendants when standard input is closed; it is killed only if it does not
         if self._wrapper.stdin is not None and not self._wrapper.stdin.closed:
             self._wrapper.stdin.close()
         try:
-            self._wrapper.wait(PATIENCE)
+            self._wrapper.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
             self._wrapper.kill()
             self._wrapper.wait()
@@ -72,9 +74,10 @@ class Child:
     def last_lines(self) -> str:
         """The last lines of its log."""
         try:
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+            lines = self.log.read_text(errors="replace").splitlines()
         except OSError:
             return ""
+        return "\n".join(lines[-LAST_LINES:])
 
 
 class Supervisor:
@@ -98,10 +101,10 @@ class Supervisor:
 
     def stop(self) -> None:
         """End all children in parallel."""
-        enders = [threading.Thread(target=child.stop) for child in reversed(self.children)]
-        for thread in enders:
+        threads = [threading.Thread(target=child.stop) for child in reversed(self.children)]
+        for thread in threads:
             thread.start()
-        for thread in enders:
+        for thread in threads:
             thread.join()
         self.children.clear()
 
@@ -110,7 +113,8 @@ class Supervisor:
         for child in self.children:
             if not child.alive:
                 raise UnalikeError(
-                    f"{child.name} ended unexpectedly (status {child.status}); the end of {child.log}:\n{child.last_lines()}"
+                    f"{child.name} ended unexpectedly (status {child.status}); "
+                    f"the end of {child.log}:\n{child.last_lines()}"
                 )
 
     def wait_until(self, ready: Callable[[], bool], what: str, seconds: float) -> None:
@@ -122,7 +126,7 @@ class Supervisor:
                 raise UnalikeError(
                     f"{what} took longer than {seconds:.0f} s; see the logs in {self.logs}"
                 )
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
 
     def __enter__(self) -> Self:
         self._stack.enter_context(exit_at_sigterm())
@@ -139,25 +143,30 @@ def exit_at_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler = signal.signal(signal.SIGTERM, _terminated)
+    handler = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise Terminated(128 + number)
 
 
 def bypass_proxies_on_loopback() -> None:
     """Keep connections within this machine from the proxies of the environment, in this process and its children from now on."""
-    listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if LOOPBACK not in listed:
-        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, [listed, LOOPBACK]))
+    hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if LOOPBACK_HOSTS in hosts:
+        return
+    hosts = f"{hosts},{LOOPBACK_HOSTS}" if hosts else LOOPBACK_HOSTS
+    # programs read one or the other
+    os.environ["no_proxy"] = hosts
+    os.environ["NO_PROXY"] = hosts
 
 
 def child_environment(**more: str) -> dict[str, str]:
     """This process's environment with its Python's folder first on PATH, so that installed commands are found by name."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    python_folder = Path(sys.executable).parent
+    path = f"{python_folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **more}
