@@ -25,9 +25,13 @@ def invoke(monkeypatch):
     """Run a command of a program with one command of its own, `own`, and those of the entry points: standard output."""
 
     def run(points, *words):
-        found = [EntryPoint(name, value, plugins.GROUP) for name, value in points.items()]
+        found = [
+            EntryPoint(name, value, plugins.ENTRY_POINT_GROUP) for name, value in points.items()
+        ]
         monkeypatch.setattr(
-            plugins, "entry_points", lambda group: found if group == plugins.GROUP else []
+            plugins,
+            "entry_points",
+            lambda group: found if group == plugins.ENTRY_POINT_GROUP else [],
         )
         app = typer.Typer()
         app.command("own")(lambda: print("ours"))

@@ -84,17 +84,17 @@ def test_site_with_most_of_the_weight_is_named_and_refused_above_the_largest_sha
 
 
 def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_path):
-    from unalike.cli.federation.control import MOST_SAMPLES, _row
+    from unalike.cli.federation.control import MAX_SAMPLES, _row
     from unalike.cli.federation.init import sample_caps
     from unalike.data.sources.table_summary import TableSummary, TargetNames
 
-    assert sample_caps("2", None, []) == {"site-1": MOST_SAMPLES, "site-2": MOST_SAMPLES}
+    assert sample_caps("2", None, []) == {"site-1": MAX_SAMPLES, "site-2": MAX_SAMPLES}
     unbounded = {
         "revoked": False,
         "in_run": None,
         "last_answer": None,
         "late": 0,
-        "samples": MOST_SAMPLES,
+        "samples": MAX_SAMPLES,
     }
     assert _row({"name": "site-1", "connected": True} | unbounded)[-1] == "not set"
     assert sample_caps("north:120, south", 50, []) == {"north": 120, "south": 50}

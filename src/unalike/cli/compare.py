@@ -11,7 +11,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config, resolved_config
-from unalike.cli.names import named
+from unalike.cli.names import completion
 from unalike.core.options import AcrossOptions, DecisionOptions, SeedsOptions
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(
     context: typer.Context,
     method: Annotated[
         list[str],
-        typer.Option(help=f"{f.METHOD}; repeat the flag for each method.", **named("method")),
+        typer.Option(help=f"{f.METHOD}; repeat the flag for each method.", **completion("method")),
     ] = METHODS,
     *,
     samples: data_flags.DataFlags,
@@ -97,7 +97,7 @@ def command(
     loaded = samples.load(training["protocol"])
     clients, asked = (
         samples.request(loaded),
-        {"source": samples.kept, "proxy": loaded.proxy, **decision, **training},
+        {"source": samples.flag_values, "proxy": loaded.proxy, **decision, **training},
     )
     if sweep:
         if dry_run or track:
@@ -112,7 +112,9 @@ def command(
         if as_json:
             print(estimate.to_json())
         else:
-            resolved = samples.resolved(loaded.dataset) | {"baseline": experiment.facts.baseline}
+            resolved = samples.resolved_partition(loaded.dataset) | {
+                "baseline": experiment.facts.baseline
+            }
             print(resolved_config(context, **resolved), end="\n\n")
             estimate_table(estimate)
         if out is not None:

@@ -44,62 +44,65 @@ class DataFlags(
     @property
     def table(self) -> dict[str, Any]:
         """The options of the reader of tables that were given."""
-        return {
-            name: value for name, value in self.kept.items() if name in options_of(TableOptions)
-        }
+        names = options_of(TableOptions)
+        return {name: value for name, value in self.flag_values.items() if name in names}
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def flag_values(self) -> dict[str, Any]:
         """The flags with their names on the command line, as a results folder keeps them."""
         return {"data": self.data} | written(self, changed=True)
 
-    def resolved(self, dataset: Dataset) -> dict[str, Any]:
+    def resolved_partition(self, dataset: Dataset) -> dict[str, Any]:
         """The partition and the number of clients, named where the flags leave them open; None: as many as the data defines."""
         from unalike.data.partitioning.partition import usual_clients, usual_partition
 
         if self.plan is not None:
             return {}
         partition = self.partition or usual_partition(dataset)
-        return {
-            "partition": partition,
-            "clients": usual_clients(partition) if self.clients is None else self.clients,
-        }
+        clients = usual_clients(partition) if self.clients is None else self.clients
+        return {"partition": partition, "clients": clients}
 
     def load(self, protocol: Sequence[str] = ()) -> Loaded:
         """Load the data set and take the server's samples out of it."""
         from unalike.data.partitioning.hold_out import hold_out, take_test_set
         from unalike.data.sources.load import load
 
-        dataset, proxy, test = load(self.data, self.data_dir, **self.table), None, None
-        dataset = dataset if self.limit is None else dataset.subset(self.limit)
+        proxy = None
+        test = None
+        dataset = load(self.data, self.data_dir, **self.table)
+        if self.limit is not None:
+            dataset = dataset.subset(self.limit)
+        # the server's samples are taken out before the clients', so that no client has one of them
         if self.proxy is not None:
             dataset, proxy = hold_out(dataset, self.proxy, imbalance=self.proxy_imbalance)
         elif self.proxy_imbalance != 1:
-            imbalance = f"found --proxy-imbalance {self.proxy_imbalance:g}"
-            raise UnalikeError(f"{imbalance} without --proxy; give --proxy 0.02, or leave it out")
+            raise UnalikeError(
+                f"found --proxy-imbalance {self.proxy_imbalance:g} without --proxy; "
+                "give --proxy 0.02, or leave it out"
+            )
         if self.test is not None:
             dataset, test = hold_out(dataset, self.test)
         elif "server" in protocol:
             dataset, test = take_test_set(dataset)
         return Loaded(dataset, proxy, test)
 
-    def described(self, seed: int) -> tuple[Population, str]:
+    def population_and_title(self, seed: int) -> tuple[Population, str]:
         """The clients, and the data with its division in words: `digits, dirichlet(alpha=0.1)`, or `visits.csv by hospital`."""
         self.check_partition()
         dataset = self.load().dataset
-        division = self.resolved(dataset).get("partition") or f"plan {self.plan}"
-        by_group = self.group and self.partition is None and self.plan is None
-        return self.divide(
-            dataset, seed
-        ), f"{self.data} by {self.group[0]}" if by_group else f"{self.data}, {division}"
+        if self.group and self.partition is None and self.plan is None:
+            title = f"{self.data} by {self.group[0]}"
+        else:
+            division = self.resolved_partition(dataset).get("partition") or f"plan {self.plan}"
+            title = f"{self.data}, {division}"
+        return self.divide(dataset, seed), title
 
     def command(self, name: str, options: dict[str, Any], work: Any = None) -> str:
         """A command line on this data, with the options of local training that differ from their defaults."""
         from unalike.comparison.facts import command_line
 
-        return command_line(
-            name, self.kept | options | ({} if work is None else written(work, changed=True))
-        )
+        training = {} if work is None else written(work, changed=True)
+        return command_line(name, self.flag_values | options | training)
 
     def check_partition(self) -> None:
         """Check the partition before data is read."""
@@ -114,9 +117,14 @@ class DataFlags(
 
         if self.plan is not None:
             return ClientsRequest(self.divide(loaded.dataset), test=loaded.test)
-        data, test = loaded.dataset, loaded.test
         return ClientsRequest(
-            self.clients, data, None, self.partition, self.split, self.val, test, folds=self.folds
+            self.clients,
+            data=loaded.dataset,
+            partition=self.partition,
+            split=self.split,
+            val=self.val,
+            test=loaded.test,
+            folds=self.folds,
         )
 
     def divide(self, dataset: Dataset, seed: int = 0) -> Population:
@@ -126,12 +134,24 @@ class DataFlags(
         from unalike.data.partitioning.partition import partition, refuse_new_partition
 
         if self.plan is None:
-            shares = (self.split, 0, True, self.val, self.folds)
-            return partition(dataset, self.partition, self.clients, seed, *shares)
+            return partition(
+                dataset,
+                self.partition,
+                self.clients,
+                seed,
+                split=self.split,
+                val=self.val,
+                folds=self.folds,
+            )
         plan = PartitionPlan.load(self.plan)
-        remedy = "make the plan with it: `unalike partition --save`"
         refuse_new_partition(
-            "a plan", remedy, self.partition, self.val, self.clients, self.split, self.folds
+            "a plan",
+            "make the plan with it: `unalike partition --save`",
+            partition=self.partition,
+            val=self.val,
+            clients=self.clients,
+            split=self.split,
+            folds=self.folds,
         )
         return apply_plan(plan, dataset)
 
@@ -149,7 +169,7 @@ def _flags_of(*declared: type) -> Callable[..., DataFlags]:
 
 source = _flags_of(SourceOptions, TableOptions)
 """The data set, undivided."""
-trained = _flags_of(SourceOptions, TableOptions, PartitionOptions)
+training_clients = _flags_of(SourceOptions, TableOptions, PartitionOptions)
 """The data set, and its partition among clients whose training samples alone are read."""
 clients = _flags_of(SourceOptions, TableOptions, PartitionOptions, ValidationOptions)
 """The data set, and its partition among clients."""
@@ -161,7 +181,9 @@ samples = _flags_of(
 
 def spec(data: str, table: dict[str, Any]) -> str:
     """A file with the options of its reader as one text for `load`."""
-    return str(Call("file", {"path": data, **table})) if table else data
+    if not table:
+        return data
+    return str(Call("file", {"path": data, **table}))
 
 
 def check(flags: DataFlags, plans: Sequence[NamedPlan], training: dict[str, Any]) -> RunOptions:

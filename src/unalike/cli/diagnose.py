@@ -11,7 +11,7 @@ from unalike.cli import flags as f
 NAME = "diagnose"
 
 
-@f.uses_flags(clients=data_flags.trained, seed=f.seed, model=f.model, work=f.work)
+@f.uses_flags(clients=data_flags.training_clients, seed=f.seed, model=f.model, work=f.work)
 def command(
     *,
     clients: data_flags.DataFlags,
@@ -49,17 +49,20 @@ def command(
     from unalike.diagnosis.training import DIVISIONS, TrainingRequest
     from unalike.reporting.table import Table
 
-    population, title = clients.described(seed)
-    changed = {"rounds": rounds or None, "seed": seed or None} | (
-        {"model": model} if rounds else {}
-    )
+    population, title = clients.population_and_title(seed)
+    # the command that the page shows has what differs from the defaults; of training only if there is some
+    if rounds:
+        options = {"rounds": rounds, "seed": seed or None, "model": model}
+        command_line = clients.command(NAME, options, work)
+    else:
+        command_line = clients.command(NAME, {"rounds": None, "seed": seed or None})
     with progress_bar(rounds * DIVISIONS, "training", lines=True) as progress:
         diagnosis = diagnose_population(
             population,
             title,
             seed=seed,
             training=TrainingRequest(rounds, model, work, progress) if rounds else None,
-            command=clients.command(NAME, changed, work if rounds else None),
+            command=command_line,
         )
     if as_json:
         print(diagnosis.to_json())

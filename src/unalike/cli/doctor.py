@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 NAME = "doctor"
 
-LISTED = 12
-"""Names of data files that are listed."""
+MAX_LISTED_FILES = 12
+"""Most data files whose names are printed."""
 
-Facts = dict[str, Any]
+Findings = dict[str, Any]
+"""What was found on this machine: name -> plain values."""
 
 AskedModel = Annotated[
     str | None,
@@ -35,7 +36,7 @@ AskedModel = Annotated[
     ),
 ]
 
-MODULES = {
+MODULE_OF_LIBRARY = {
     "scikit-learn": "sklearn",
     "pillow": "PIL",
     "tomli-w": "tomli_w",
@@ -59,55 +60,61 @@ def command(*, data_dir: Path | None, model: AskedModel = None, as_json: f.AsJso
 
     The exit status is 1 if something that a default installation needs is missing or broken.
     """
-    facts = examined(data_dir) | ({} if model is None else {"model": _path_of(model)})
+    findings = examine(data_dir)
+    if model is not None:
+        findings["model"] = _executor_of(model)
     if as_json:
-        print(json.dumps(facts, indent=1))
+        print(json.dumps(findings, indent=1))
     else:
-        _print(facts)
-    raise typer.Exit(1 if facts["broken"] else 0)
+        _print(findings)
+    raise typer.Exit(1 if findings["broken"] else 0)
 
 
-def _print(facts: dict[str, Any]) -> None:
-    """Print the facts as lines of a name and what was found."""
+def _print(findings: Findings) -> None:
+    """Print the findings as lines of a name and what was found."""
     from rich.table import Table
 
     from unalike.cli.terminal_tables import console
 
-    machine, trial, data = facts["machine"], facts["trial"], facts["data"]
+    # the machine
+    machine = findings["machine"]
+    cores = machine.get("cores", "?")
+    threads = machine.get("threads", "none")
+    vectors = machine.get("vectors", "?")
     memory = machine.get("memory_mb")
     lines = [
-        ("unalike", f"{facts['unalike']}, Python {facts['python']}, {facts['platform']}"),
-        (
-            "cores",
-            f"{machine.get('cores', '?')}, torch uses {machine.get('threads', 'none')}, vectors {machine.get('vectors', '?')}",
-        ),
+        ("unalike", f"{findings['unalike']}, Python {findings['python']}, {findings['platform']}"),
+        ("cores", f"{cores}, torch uses {threads}, vectors {vectors}"),
         ("memory", "unknown" if memory is None else f"{memory / 1000:,.1f} GB"),
         ("GPU", ", ".join(machine.get("gpus", ())) or "none that torch can use"),
-        (
-            "libraries",
-            ", ".join(
-                f"{name} {version or 'MISSING'}" for name, version in facts["libraries"].items()
-            ),
-        ),
-        (
-            "training",
-            trial.get("training", "not tried")
-            + (f" ({trial['seconds']} s)" if "seconds" in trial else ""),
-        ),
+    ]
+
+    # the installation, and the trial of it
+    libraries = [
+        f"{name} {version or 'MISSING'}" for name, version in findings["libraries"].items()
+    ]
+    trial = findings["trial"]
+    training = trial.get("training", "not tried")
+    if "seconds" in trial:
+        training += f" ({trial['seconds']} s)"
+    lines += [
+        ("libraries", ", ".join(libraries)),
+        ("training", training),
         ("compiled loops", trial.get("compiled loops", "not available: numba is not installed")),
     ]
-    lines += [("model", facts["model"])] if "model" in facts else []
-    for name, extra in facts["extras"].items():
-        lacking = ", ".join(extra["missing"])
-        lines.append(
-            (f"extra {name}", f"lacks {lacking}; {extra['install']}" if lacking else "installed")
-        )
-    lines += [
-        ("data", _where(data)),
-        ("verdict", "everything that a default installation needs works"),
-    ]
-    if facts["broken"]:
-        lines[-1:] = [("broken", what) for what in facts["broken"]]
+    if "model" in findings:
+        lines.append(("model", findings["model"]))
+    for name, extra in findings["extras"].items():
+        missing = ", ".join(extra["missing"])
+        state = f"lacks {missing}; {extra['install']}" if missing else "installed"
+        lines.append((f"extra {name}", state))
+    lines.append(("data", _describe_data(findings["data"])))
+
+    # the verdict comes last, where a reader looks first
+    if findings["broken"]:
+        lines += [("broken", fault) for fault in findings["broken"]]
+    else:
+        lines.append(("verdict", "everything that a default installation needs works"))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(min_width=18)
     for line in lines:
@@ -115,24 +122,30 @@ def _print(facts: dict[str, Any]) -> None:
     console().print(table, highlight=False)
 
 
-def _where(data: dict[str, Any]) -> str:
+def _describe_data(data: Findings) -> str:
     """The folder of data files, and its contents, as a line."""
     embedded = f"embedded: {', '.join(data['embedded'])}"
     if data["folder"] is None:
         return f"{embedded}; no folder of data files: set {data['variable']}, or use --data-dir"
     names = data["files"]
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{embedded}; in {data['folder']}: {', '.join(names[:LISTED]) or 'nothing that can be read'}{more}"
+    listed = ", ".join(names[:MAX_LISTED_FILES]) or "nothing that can be read"
+    if len(names) > MAX_LISTED_FILES:
+        listed += f" and {len(names) - MAX_LISTED_FILES} more"
+    return f"{embedded}; in {data['folder']}: {listed}"
 
 
-def examined(data_dir: Path | None = None) -> Facts:
-    """The facts, as plain values. `broken` lists what a default installation needs and does not have."""
+def examine(data_dir: Path | None = None) -> Findings:
+    """Look at machine, libraries and data. `broken` lists what a default installation needs and does not have."""
     from unalike._utils.version import __version__
 
     libraries, broken = _libraries()
-    trial = {} if any(line.startswith("torch") for line in broken) else _trial()
-    outcomes = {name: trial.get(name, "works") for name in ("training", "compiled loops")}
-    broken += [f"{name}: {outcome}" for name, outcome in outcomes.items() if outcome != "works"]
+    # without torch there is nothing to try
+    torch_is_broken = any(line.startswith("torch") for line in broken)
+    trial = {} if torch_is_broken else _trial()
+    for name in ("training", "compiled loops"):
+        outcome = trial.get(name, "works")
+        if outcome != "works":
+            broken.append(f"{name}: {outcome}")
     return {
         "unalike": __version__,
         "python": platform.python_version(),
@@ -146,42 +159,42 @@ def examined(data_dir: Path | None = None) -> Facts:
     }
 
 
-def _machine() -> Facts:
+def _machine() -> Findings:
     """Cores, memory and accelerators, as this process can use them."""
-    facts: Facts = {}
+    findings: Findings = {}
     try:
         from unalike._utils.system.machine import cores, memory_mb
 
-        facts |= {"cores": cores(), "memory_mb": memory_mb()}
+        findings["cores"] = cores()
+        findings["memory_mb"] = memory_mb()
         import torch
-    except (ImportError, OSError):  # `broken` says so
-        return facts
-    gpus = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        if torch.cuda.is_available()
-        else []
-    )
-    gpus += ["Apple GPU (mps)"] if torch.backends.mps.is_available() else []
-    return facts | {
-        "vectors": torch.backends.cpu.get_cpu_capability(),
-        "gpus": gpus,
-        "threads": torch.get_num_threads(),
-    }
+    except (ImportError, OSError):
+        # `broken` says so
+        return findings
+    gpus = []
+    if torch.cuda.is_available():
+        gpus += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        gpus.append("Apple GPU (mps)")
+    findings["vectors"] = torch.backends.cpu.get_cpu_capability()
+    findings["gpus"] = gpus
+    findings["threads"] = torch.get_num_threads()
+    return findings
 
 
 def _requirements(extra: str = "") -> list[Requirement]:
     """The requirements of the default installation on this platform, or those that an extra adds."""
     from packaging.requirements import Requirement
 
-    listed = [Requirement(line) for line in metadata.requires("unalike") or ()]
-    default = [r for r in listed if r.marker is None or r.marker.evaluate({"extra": ""})]
-    if not extra:
-        return default
-    return [
-        r
-        for r in listed
-        if r not in default and r.marker is not None and r.marker.evaluate({"extra": extra})
-    ]
+    default = []
+    conditional = []
+    for line in metadata.requires("unalike") or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            default.append(requirement)
+        elif requirement.marker.evaluate({"extra": extra}):
+            conditional.append(requirement)
+    return conditional if extra else default
 
 
 def _version(name: str) -> str | None:
@@ -197,9 +210,8 @@ def _libraries() -> tuple[dict[str, str | None], list[str]]:
     try:
         requirements = _requirements()
     except metadata.PackageNotFoundError:
-        return {}, [
-            "unalike: it is imported from a folder and not installed; install it: pip install unalike"
-        ]
+        why = "it is imported from a folder and not installed; install it: pip install unalike"
+        return {}, [f"unalike: {why}"]
     versions = {r.name: _version(r.name) for r in requirements}
     broken = []
     for requirement in requirements:
@@ -208,7 +220,7 @@ def _libraries() -> tuple[dict[str, str | None], list[str]]:
             broken.append(f"{name}: not installed; pip install '{name}{requirement.specifier}'")
         elif not requirement.specifier.contains(version, prereleases=True):
             broken.append(f"{name}: found {version}, expected {requirement.specifier}")
-        elif why := _import_error(MODULES.get(name, name)):
+        elif why := _import_error(MODULE_OF_LIBRARY.get(name, name)):
             broken.append(f"{name} {version}: {why}")
     return versions, broken
 
@@ -217,12 +229,13 @@ def _import_error(module: str) -> str:
     """The reason why a module cannot be imported; empty if it can."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a broken library raises
+    except Exception as error:
+        # whatever a broken library raises
         return f"cannot be imported ({type(error).__name__}: {error})"
     return ""
 
 
-def _trial() -> Facts:
+def _trial() -> Findings:
     """Train one round of a tiny dense model: whether training works, and with compiled loops."""
     import torch
 
@@ -230,8 +243,9 @@ def _trial() -> Facts:
 
     started = time.perf_counter()
     labels = torch.arange(8) % 2
-    sample = (torch.nn.functional.one_hot(labels, 4).float(), labels)
-    clients = [ua.ClientData(train=sample, test=sample) for _ in range(2)]
+    inputs = torch.nn.functional.one_hot(labels, 4).float()
+    samples = (inputs, labels)
+    clients = [ua.ClientData(train=samples, test=samples) for _ in range(2)]
     try:
         ua.run(
             "fedavg",
@@ -241,67 +255,68 @@ def _trial() -> Facts:
             executor="batched",
             progress=False,
         )
-    except Exception as error:  # whatever a broken library raises
+    except Exception as error:
+        # whatever a broken library raises
         return {"training": f"{type(error).__name__}: {error}"}
-    facts: Facts = {"training": "works", "seconds": round(time.perf_counter() - started, 1)}
-    if _version("numba") is not None:  # where the platform has no numba, nothing is broken
-        facts["compiled loops"] = _import_error("unalike.loops.kernels") or "works"
-    return facts
+    seconds = round(time.perf_counter() - started, 1)
+    findings: Findings = {"training": "works", "seconds": seconds}
+    # where the platform has no numba, nothing is broken
+    if _version("numba") is not None:
+        findings["compiled loops"] = _import_error("unalike.loops.kernels") or "works"
+    return findings
 
 
-def _path_of(name: str) -> str:
-    """The executor of a model of the catalogue or a class `module:Class`. Raises `UnalikeError` if there is none."""
+def _executor_of(name: str) -> str:
+    """What trains a model of the catalogue or a class `module:Class`, as a sentence. Raises `UnalikeError` if there is none."""
     from unalike import model
     from unalike.core.model import Model
 
-    sys.path.insert(0, "")  # a module in the working directory, as `python -m` would find it
+    # a module in the working directory is found, as by `python -m`
+    sys.path.insert(0, "")
     try:
-        made = resolve_name(name)() if ":" in name else model(name)
+        network = resolve_name(name)() if ":" in name else model(name)
     except (ImportError, AttributeError, TypeError) as error:
         raise UnalikeError(
             f"--model {name}: {error}; expected a class of networks without arguments"
         ) from None
     finally:
         sys.path.remove("")
-    found = chain_or_reason(Model(made))
-    if isinstance(found, str):
-        return f"torch trains it, not the compiled loops: {found}"
+    chain = chain_or_reason(Model(network))
+    if isinstance(chain, str):
+        return f"torch trains it, not the compiled loops: {chain}"
     return "compiled loops train it, with SGD in float32 on a CPU"
 
 
-def _extras() -> dict[str, Facts]:
+def _extras() -> dict[str, Findings]:
     """Extra -> the libraries that it lacks, and the command that installs it."""
     try:
         names = metadata.metadata("unalike").get_all("Provides-Extra") or []
-        missing = {
-            n: [r.name for r in _requirements(n) if r.name != "unalike" and not _version(r.name)]
-            for n in names
-        }
     except metadata.PackageNotFoundError:
         return {}
-    return {
-        n: {"missing": lacking, "install": f"pip install 'unalike[{n}]'"}
-        for n, lacking in missing.items()
-    }
+    extras = {}
+    for extra in names:
+        # an extra may consist of others of ours
+        libraries = [r.name for r in _requirements(extra) if r.name != "unalike"]
+        missing = [library for library in libraries if not _version(library)]
+        extras[extra] = {"missing": missing, "install": f"pip install 'unalike[{extra}]'"}
+    return extras
 
 
-def _data(data_dir: Path | None) -> Facts:
+def _data(data_dir: Path | None) -> Findings:
     """The folder of data files, and what is in it that can be read."""
     from unalike.data.sources.registry import FOLDER, data_folder, ending
     from unalike.data.sources.registry import registry as names
 
     folder = data_folder(data_dir)
     embedded = [name for name in ("digits", "heart_disease", "glyphs") if name in names]
-    facts: Facts = {
+    files: list[str] = []
+    if folder is not None and folder.is_dir():
+        for file in folder.iterdir():
+            if file.is_dir() or ending(file.name) is not None:
+                files.append(file.name)
+    return {
         "variable": FOLDER,
         "folder": folder and str(folder.resolve()),
         "embedded": embedded,
-        "files": [],
-    }
-    if folder is None or not folder.is_dir():
-        return facts
-    return facts | {
-        "files": sorted(
-            p.name for p in folder.iterdir() if p.is_dir() or ending(p.name) is not None
-        )
+        "files": sorted(files),
     }

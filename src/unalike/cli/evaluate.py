@@ -12,7 +12,7 @@ import typer
 from unalike._utils.errors import UnalikeError, warn
 from unalike.cli import data_flags
 from unalike.cli.flags import AsJson, Client, data_dir, uses_flags
-from unalike.cli.names import named
+from unalike.cli.names import completion
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -54,7 +54,7 @@ def command(
         typer.Option(
             help="Metric (see `unalike list metrics`), repeat for several; the run's unless given.",
             show_default=False,
-            **named("metric"),
+            **completion("metric"),
         ),
     ] = [],  # noqa: B006  (Typer copies it)
     *,

@@ -36,6 +36,6 @@ def command(
     encoding = encoding_of(folder, config)
     export_model(out, predict, config, encoding, client)
     note_shared_model(config, client)
-    print(
-        f"{out.resolve()}; try it: python {out / SCRIPT_FILE} {'samples.json' if encoding is None else 'new.csv'}"
-    )
+    # without an encoding of a table the script reads samples as numbers
+    example = "samples.json" if encoding is None else "new.csv"
+    print(f"{out.resolve()}; try it: python {out / SCRIPT_FILE} {example}")

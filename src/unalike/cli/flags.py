@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unalike.cli.names import named
+from unalike.cli.names import completion
 from unalike.core.options import (
     ModelOptions,
     Option,
@@ -26,7 +26,7 @@ from unalike.core.options import (
 Command = Callable[..., Any]
 
 METHOD = "Method, or a sum of methods and parts (see `unalike list methods`)"
-Method = Annotated[str, typer.Option(help=f"{METHOD}.", **named("method"))]
+Method = Annotated[str, typer.Option(help=f"{METHOD}.", **completion("method"))]
 
 Client = Annotated[
     str | None,
@@ -75,32 +75,40 @@ def uses_flags(
     The values of the options that the classes `declared` declare (`only` these names, if any) become keywords of the command;
     `groups`: argument of the command -> a function with such flags, whose result becomes the argument.
     """
-    options = [o for o in options_of(*declared).values() if not only or o.name in only]
+    options = [
+        option for option in options_of(*declared).values() if not only or option.name in only
+    ]
 
-    def decorated(command: Command) -> Command:
+    def decorate(command: Command) -> Command:
         parameters = inspect.signature(command, eval_str=True).parameters
-        shared = {
+        parameters_of_group = {
             name: inspect.signature(group, eval_str=True).parameters
             for name, group in groups.items()
         }
+        # the command's own flags and those of groups stay in the order of its parameters, as its help page lists them
         flags = [parameter(option) for option in options]
-        for name, p in parameters.items():
-            if p.kind is not inspect.Parameter.VAR_KEYWORD:
-                flags += shared[name].values() if name in shared else [p]
+        for name, own in parameters.items():
+            if name in parameters_of_group:
+                flags += parameters_of_group[name].values()
+            elif own.kind is not inspect.Parameter.VAR_KEYWORD:
+                flags.append(own)
 
         @wraps(command)
         def run(**values: Any) -> Any:
-            made = {
-                name: groups[name](**{flag: values.pop(flag) for flag in names})
-                for name, names in shared.items()
-            }
-            return command(**read_values(values, *declared), **made)
+            arguments = {}
+            for name, group in groups.items():
+                flags_of_group = {flag: values.pop(flag) for flag in parameters_of_group[name]}
+                arguments[name] = group(**flags_of_group)
+            return command(**read_values(values, *declared), **arguments)
 
-        run.__signature__ = inspect.Signature([f.replace(kind=f.KEYWORD_ONLY) for f in flags])  # type: ignore[attr-defined]
-        run.__annotations__ = {f.name: f.annotation for f in flags}
+        # Typer reads the flags from the signature and the annotations
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [flag.replace(kind=flag.KEYWORD_ONLY) for flag in flags]
+        )
+        run.__annotations__ = {flag.name: flag.annotation for flag in flags}
         return run
 
-    return decorated
+    return decorate
 
 
 def needs_federation(command: Command) -> Command:
@@ -124,12 +132,16 @@ def parameter(option: Option) -> inspect.Parameter:
     elif option.optional and not option.help.none:
         kind = kind | None
     default = option.written(option.default)
-    shown = default is not None
-    names = (
-        ["--" + option.name.replace("_", "-")] if default is False else []
-    )  # True: --name and --no-name
-    flag = typer.Option(*names, help=option.help.text, show_default=shown, **named(option.name))
-    default = [] if option.repeated and default is None else default
+    # without a name Typer makes it; for a flag that is on unless it is switched off it makes --name and --no-name
+    names = ["--" + option.name.replace("_", "-")] if default is False else []
+    flag = typer.Option(
+        *names,
+        help=option.help.text,
+        show_default=default is not None,
+        **completion(option.name),
+    )
+    if option.repeated and default is None:
+        default = []
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -148,16 +160,11 @@ def value_of(declared: type, name: str) -> Callable[..., Any]:
     return uses_flags(declared, only=(name,))(lambda **values: values[name])
 
 
-data_dir, seed, model, rounds, device = (
-    value_of(kind, name)
-    for kind, name in (
-        (SourceOptions, "data_dir"),
-        (SeedOptions, "seed"),
-        (ModelOptions, "model"),
-        (RoundOptions, "rounds"),
-        (TrainingOptions, "device"),
-    )
-)
+data_dir = value_of(SourceOptions, "data_dir")
+seed = value_of(SeedOptions, "seed")
+model = value_of(ModelOptions, "model")
+rounds = value_of(RoundOptions, "rounds")
+device = value_of(TrainingOptions, "device")
 
 
 @uses_flags(WorkOptions)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-WHOLE = 10_000
+MAX_SUMMARY_LENGTH = 10_000
 """A limit in characters that no summary reaches."""
 
 
@@ -27,9 +27,9 @@ class DocumentedGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the whole first sentence about each command."""
-        rows = [
-            (name, command.get_short_help_str(WHOLE)) for name, command in self.commands.items()
-        ]
+        rows = []
+        for name, command in self.commands.items():
+            rows.append((name, command.get_short_help_str(MAX_SUMMARY_LENGTH)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -46,11 +46,13 @@ class DocumentedCommand(TyperCommand):
         if arguments and self.callback is not None:
             declared = inspect.signature(self.callback, eval_str=True).parameters
             for argument in arguments:
-                infos = get_args(declared[argument.name or ""].annotation)[1:]
-                argument.help = next((info.help for info in infos if hasattr(info, "help")), None)
+                annotation = declared[argument.name or ""].annotation
+                _, *metadata = get_args(annotation)
+                texts = [info.help for info in metadata if hasattr(info, "help")]
+                argument.help = texts[0] if texts else None
 
     def invoke(self, ctx: Any) -> Any:
-        """Call the command, and let who called the app know what it was given."""
+        """Call the command, and leave its values in the context's object, where who called the app reads them."""
         if ctx.obj is not None:
             ctx.obj.update(ctx.params)
         return super().invoke(ctx)
@@ -60,7 +62,7 @@ class DocumentedCommand(TyperCommand):
 
 
 class CommandApp(typer.Typer):
-    """Commands with such pages."""
+    """A program of commands with such help pages."""
 
     def __init__(self, **options: Any):
         super().__init__(

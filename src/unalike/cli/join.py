@@ -65,19 +65,20 @@ def command(
     from unalike.federation.protocol.bundle import Bundle
 
     home = folder or bundle.with_suffix("")
-    contents, data = Bundle.read(bundle, home), data_flags.spec(data, table)
+    contents = Bundle.read(bundle, home)
+    data = data_flags.spec(data, table)
     if show:
-        print("\n".join(wire_lines(contents.federation, data, data_dir, contents.site)))
+        lines = wire_lines(contents.federation, data, data_dir, contents.site)
+        print("\n".join(lines))
         return
-    tell = partial(print, flush=True)
     join(
         contents,
         data,
-        data_dir,
-        home,
-        address or contents.address,
-        tell,
-        device,
-        accept,
-        until_done,
+        data_dir=data_dir,
+        folder=home,
+        address=address or contents.address,
+        log=partial(print, flush=True),
+        device=device,
+        accept=accept,
+        until_done=until_done,
     )

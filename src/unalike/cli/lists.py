@@ -14,7 +14,7 @@ import typer
 from unalike._utils.errors import unknown
 from unalike.cli.flags import AsJson
 from unalike.cli.help_pages import CommandApp
-from unalike.cli.names import beginning, registries
+from unalike.cli.names import names_beginning, registries
 
 if TYPE_CHECKING:
     from unalike._utils.registry import Registry
@@ -28,16 +28,27 @@ unalike list methods scaffold
 
 Rows = list[list[str]]
 
-SUMMARY = ["spec", "description"]
+SUMMARY_COLUMNS = ["spec", "description"]
 """The columns of a list of names."""
-COLUMN = 26
-"""Width that a column of long words needs, gap included."""
+METHOD_COLUMNS = [
+    "spec",
+    "description",
+    "paper",
+    "down",
+    "up",
+    "server keeps",
+    "client keeps",
+    "needs",
+]
+"""The columns of the list of methods."""
+COLUMN_WIDTH = 26
+"""Width in characters that a column of long words needs, gap included."""
 
 app = CommandApp(help=HELP)
 
 
 def _complete(context: typer.Context, incomplete: str) -> list[str]:
-    return beginning(context.info_name or "", incomplete)
+    return names_beginning(context.info_name or "", incomplete)
 
 
 Name = Annotated[
@@ -65,58 +76,53 @@ def methods(
     if name is not None:
         _describe_method(registry.spelled(name))
         return
-    columns = [
-        "spec",
-        "description",
-        "paper",
-        "down",
-        "up",
-        "server keeps",
-        "client keeps",
-        "needs",
-    ]
     rows = []
     for method in method_guide.published():
-        e = method_guide.entry(method)
-        numbers = [method_guide.units(v) for v in (e.down, e.up, e.server, e.client)]
-        rows.append([e.usage, e.summary, e.source, *numbers, ", ".join(e.needs)])
-    parts = _described(registry, method_guide.parts())
-    _show(
-        {
-            "Methods (sent and kept in units of the model)": (columns, rows),
-            "Parts": (SUMMARY, parts),
-        },
-        as_json,
-    )
+        entry = method_guide.entry(method)
+        sizes = [
+            method_guide.units(value)
+            for value in (entry.down, entry.up, entry.server, entry.client)
+        ]
+        needs = ", ".join(entry.needs)
+        rows.append([entry.usage, entry.summary, entry.source, *sizes, needs])
+    parts = _summaries(registry, method_guide.parts())
+    tables = {
+        "Methods (sent and kept in units of the model)": (METHOD_COLUMNS, rows),
+        "Parts": (SUMMARY_COLUMNS, parts),
+    }
+    _show(tables, as_json)
 
 
 def _describe_method(name: str) -> None:
+    """Print all about a method: its docstring, its parts, what is sent and kept, what it combines with and needs."""
     from unalike._utils.registry import documentation
     from unalike.cli import method_guide
     from unalike.cli.terminal_tables import console
     from unalike.methods.part import registry, spec_text
 
-    screen, e = console(), method_guide.entry(name)
+    screen = console()
+    entry = method_guide.entry(name)
     _describe(registry, name)
-    for part in (p for p in e.parts if p.name != name):
-        screen.print(f"\n{spec_text(part)}\n{documentation(type(part))}", highlight=False)
-    if e.down == e.down:
-        down, up, server, client = (
-            method_guide.units(v) for v in (e.down, e.up, e.server, e.client)
-        )
+    for part in entry.parts:
+        if part.name != name:
+            screen.print(f"\n{spec_text(part)}\n{documentation(type(part))}", highlight=False)
+    # NaN, which equals nothing: a plan is not measured, and not combined with others
+    if entry.down == entry.down:
+        down = method_guide.units(entry.down)
+        up = method_guide.units(entry.up)
+        server = method_guide.units(entry.server)
+        client = method_guide.units(entry.client)
         screen.print(
             f"\nIn units of the model: {down} down, {up} up; the server keeps {server}, a client {client}."
         )
-        others = [
-            n
-            for n in method_guide.published()
-            if method_guide.entry(n).down == method_guide.entry(n).down and n != name
-        ]
-        screen.print(
-            f"Combines with: {', '.join(n for n in others if method_guide.combines(name, n) is None)}"
-        )
-    if e.needs:
-        screen.print(f"Needs: {', '.join(e.needs)}")
+        partners = []
+        for other in method_guide.published():
+            is_measured = method_guide.entry(other).down == method_guide.entry(other).down
+            if is_measured and other != name and method_guide.combines(name, other) is None:
+                partners.append(other)
+        screen.print(f"Combines with: {', '.join(partners)}")
+    if entry.needs:
+        screen.print(f"Needs: {', '.join(entry.needs)}")
 
 
 def _describe(registry: Registry, name: str) -> None:
@@ -146,17 +152,20 @@ def _command(kind: str) -> Callable[..., None]:
     """The command that prints the tables of this list, or one of its names in full."""
 
     def command(name: Name = None, as_json: AsJson = False) -> None:
-        found = registries(kind)
+        by_title = registries(kind)
         if name is None:
-            _show(
-                {title: (SUMMARY, _described(one, list(one))) for title, one in found.items()},
-                as_json,
-            )
+            tables = {
+                title: (SUMMARY_COLUMNS, _summaries(registry, list(registry)))
+                for title, registry in by_title.items()
+            }
+            _show(tables, as_json)
             return
-        registry = next((one for one in found.values() if one.spelled(name) in one), None)
-        if registry is None:
-            raise unknown(next(iter(found.values())).kind, name, beginning(kind, ""))
-        _describe(registry, name)
+        for registry in by_title.values():
+            if registry.spelled(name) in registry:
+                _describe(registry, name)
+                return
+        main_registry, *_ = by_title.values()
+        raise unknown(main_registry.kind, name, names_beginning(kind, ""))
 
     command.__doc__ = f"{LISTS[kind]}\n\n\b\nunalike list {kind}\n"
     return command
@@ -166,24 +175,24 @@ for _kind in LISTS:
     app.command(_kind)(_command(_kind))
 
 
-def _described(registry: Registry, names: list[str]) -> Rows:
+def _summaries(registry: Registry, names: list[str]) -> Rows:
+    """The rows of a list of names: the usage of each, and the first line of its docstring."""
     return [[registry.usage(name), registry.summary(name)] for name in names]
 
 
 def _show(tables: dict[str, tuple[list[str], Rows]], as_json: bool) -> None:
     """Print tables with their titles, or as JSON: title -> one record a row."""
     if as_json:
-        records = {
-            t: [dict(zip(columns, row, strict=True)) for row in rows]
-            for t, (columns, rows) in tables.items()
-        }
+        records = {}
+        for title, (columns, rows) in tables.items():
+            records[title] = [dict(zip(columns, row, strict=True)) for row in rows]
         print(json.dumps(records, indent=1, ensure_ascii=False))
         return
     for title, (columns, rows) in tables.items():
-        _rows(title, columns, rows)
+        _print_table(title, columns, rows)
 
 
-def _rows(title: str, columns: list[str], rows: Rows) -> None:
+def _print_table(title: str, columns: list[str], rows: Rows) -> None:
     """Print a table, or a paragraph for each row if the terminal is too narrow for the columns."""
     from rich.padding import Padding
     from rich.table import Table
@@ -191,15 +200,10 @@ def _rows(title: str, columns: list[str], rows: Rows) -> None:
     from unalike.cli.terminal_tables import console
 
     screen = console()
-    if screen.width >= sum(
-        min(COLUMN, max(len(line[i]) for line in (columns, *rows))) for i in range(len(columns))
-    ):
+    if screen.width >= _needed_width(columns, rows):
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        table.add_column(
-            columns[0],
-            style="bold",
-            min_width=max(len(word) for row in rows for word in row[0].split()),
-        )
+        longest_word = max(len(word) for row in rows for word in row[0].split())
+        table.add_column(columns[0], style="bold", min_width=longest_word)
         for column in columns[1:]:
             table.add_column(column, overflow="fold")
         for row in rows:
@@ -207,11 +211,22 @@ def _rows(title: str, columns: list[str], rows: Rows) -> None:
         screen.print(table)
         return
     screen.print(title, style="italic")
-    for name, what, *others in rows:
-        details = "; ".join(
+    for name, description, *others in rows:
+        # a cell of hyphens says that there is nothing
+        details = [
             f"{column}: {cell}"
             for column, cell in zip(columns[2:], others, strict=True)
             if cell.strip("-")
-        )
+        ]
+        text = f"{description}\n{'; '.join(details)}".rstrip()
         screen.print(name, style="bold", highlight=False)
-        screen.print(Padding(f"{what}\n{details}".rstrip(), (0, 0, 0, 4)), highlight=False)
+        screen.print(Padding(text, (0, 0, 0, 4)), highlight=False)
+
+
+def _needed_width(columns: list[str], rows: Rows) -> int:
+    """The width in characters from which on a table is readable: long cells are folded."""
+    width = 0
+    for i in range(len(columns)):
+        longest = max(len(line[i]) for line in (columns, *rows))
+        width += min(COLUMN_WIDTH, longest)
+    return width

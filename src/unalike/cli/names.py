@@ -30,16 +30,22 @@ def registries(kind: str) -> dict[str, Registry]:
     return {title: import_module(module).registry for title, module in REGISTRIES[kind].items()}
 
 
-def beginning(kind: str, typed: str) -> list[str]:
+def names_beginning(kind: str, typed: str) -> list[str]:
     """The names of a list that begin with what was typed."""
-    return [name for found in registries(kind).values() for name in found if name.startswith(typed)]
+    names: list[str] = []
+    for registry in registries(kind).values():
+        names += [name for name in registry if name.startswith(typed)]
+    return names
 
 
-def named(flag: str) -> dict[str, Any]:
+def completion(flag: str) -> dict[str, Any]:
     """The keywords with which `typer.Option` completes the values of a flag: `--model` takes the names of the list of models."""
-    kind = next((kind for kind in REGISTRIES if flag in (kind, kind[:-1], kind[:-2])), None)
+    # a list has the flag's name, or the plural of it: model and models, loss and losses
+    kinds = [kind for kind in REGISTRIES if flag in (kind, kind[:-1], kind[:-2])]
+    if not kinds:
+        return {}
 
     def complete(incomplete: str) -> list[str]:
-        return beginning(kind or "", incomplete)
+        return names_beginning(kinds[0], incomplete)
 
-    return {"autocompletion": complete} if kind else {}
+    return {"autocompletion": complete}

@@ -1,14 +1,19 @@
 """`unalike partition`: show a partition without training."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli.flags import AsJson, uses_flags
+
+if TYPE_CHECKING:
+    from unalike.data.population import Population
 
 NAME = "partition"
 
@@ -46,36 +51,44 @@ def command(
             f"found seed={seed} beside a plan: it has no effect; leave it out, or make the plan with it: "
             "`unalike partition --save`"
         )
-    population = clients.divide(clients.load().dataset, seed or 0)
-    assert population.plan is not None
+    dataset = clients.load().dataset
+    population = clients.divide(dataset, seed or 0)
+    plan = population.plan
+    assert plan is not None
     screen = console()
     if as_json:
-        print(json.dumps(population.plan.summary(population.classes), indent=1))
+        print(json.dumps(plan.summary(population.classes), indent=1))
     else:
-        screen.print(population.plan.show(population.classes))
+        screen.print(plan.show(population.classes))
         if population.classes is not None:
-            print(bubbles(population.plan.counts, population.classes, screen.width))
+            print(bubbles(plan.counts, population.classes, screen.width))
     if figure is not None:
-        from unalike.reporting.charts import matplotlib_figures
-        from unalike.reporting.figures import division
-
-        drawn = matplotlib_figures.draw(
-            division(population, f"{population.plan.data}: {population.plan.spec}")
-        )
-        endings = drawn.canvas.get_supported_filetypes()
-        if figure.suffix[1:].lower() not in endings:
-            raise UnalikeError(
-                f"{figure} cannot be drawn; expected a file name that ends in .{', .'.join(sorted(endings))}"
-            )
-        with writing(figure):
-            drawn.savefig(figure, bbox_inches="tight", dpi=150)
+        _draw(population, figure)
         typer.echo(f"figure: {figure.resolve()}", err=as_json)
     if export is not None:
         from unalike.data.partitioning.partition_files import write_partition
 
         with writing(export):
-            write_partition(population.plan, export)
+            write_partition(plan, export)
         typer.echo(f"index files: {export.resolve()}", err=as_json)
     if save is not None:
-        population.plan.save(save)
+        plan.save(save)
         typer.echo(f"plan: {save.resolve()}", err=as_json)
+
+
+def _draw(population: Population, file: Path) -> None:
+    """Draw the samples by client and class. Raises `UnalikeError` for a format that is not known."""
+    from unalike._utils.tensor_files import writing
+    from unalike.reporting.charts import matplotlib_figures
+    from unalike.reporting.figures import division
+
+    assert population.plan is not None
+    title = f"{population.plan.data}: {population.plan.spec}"
+    chart = matplotlib_figures.draw(division(population, title))
+    formats = chart.canvas.get_supported_filetypes()
+    if file.suffix[1:].lower() not in formats:
+        raise UnalikeError(
+            f"{file} cannot be drawn; expected a file name that ends in .{', .'.join(sorted(formats))}"
+        )
+    with writing(file):
+        chart.savefig(file, bbox_inches="tight", dpi=150)

@@ -55,13 +55,12 @@ def command(
         )
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
-    found, facts = samples(data, data_dir, folder, config, keep, columns), config["data"]
-    table = found.predictions(predict, find_task(facts["task"]), facts.get("classes"))
-    write_bytes(out, table.to_csv(sep="\t" if out.suffix == ".tsv" else ",").encode())
+    new_samples = samples(data, data_dir, folder, config, keep, columns)
+    task = find_task(config["data"]["task"])
+    table = new_samples.predictions(predict, task, config["data"].get("classes"))
+    separator = "\t" if out.suffix == ".tsv" else ","
+    write_bytes(out, table.to_csv(sep=separator).encode())
     note_shared_model(config, client)
-    whose = (
-        "the shared model"
-        if client is None and "site" not in config
-        else f"the model of {client or config['site']}"
-    )
+    owner = client or config.get("site")
+    whose = "the shared model" if owner is None else f"the model of {owner}"
     print(f"{len(table)} predictions of {whose}: {out.resolve()}")

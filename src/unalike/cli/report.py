@@ -88,20 +88,28 @@ def command(
     from unalike.reporting.html import write_text
 
     format = format or ("html" if out is None else format_of(out))
-    if format != "html" and (target, title, summary) != (None, None, False):
-        flag = "--target" if target is not None else "--title" if title is not None else "--summary"
-        raise UnalikeError(
-            f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
-        )
+    flags_of_page = {
+        "--target": target is not None,
+        "--title": title is not None,
+        "--summary": summary,
+    }
+    for flag, is_given in flags_of_page.items():
+        if is_given and format != "html":
+            raise UnalikeError(
+                f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
+            )
     runs = [run for folder in folders for run in run_folders(folder)]
-    joined = join(
-        [(str(run), open_comparison(run).judged_by(smallest_effect, across)) for run in runs]
-    )
+    comparisons = []
+    for run in runs:
+        comparison = open_comparison(run).judged_by(smallest_effect, across)
+        comparisons.append((str(run), comparison))
+    joined = join(comparisons)
     contents = [(block.name, block.comparison.content()) for block in joined.blocks]
     if figures is not None:
         from unalike.reporting.paper_figures import save
 
-        typer.echo(f"figures: {save(contents, joined.ranks, figures).resolve()}", err=True)
+        written = save(contents, joined.ranks, figures)
+        typer.echo(f"figures: {written.resolve()}", err=True)
     if clients and format == "html":
         raise UnalikeError(
             "found --clients with --format html, which has these tables anyway; give --format markdown, csv or latex"
@@ -113,8 +121,9 @@ def command(
         else:
             print(f"table: {write_text(text, out).resolve()}")
         return
-    home = Path() if len(folders) > 1 else folders[0]
     kind = "summary" if summary else "report"
-    print(
-        f"{kind}: {write_text(joined.page(title, target, summary), out or home / f'{kind}.html').resolve()}"
-    )
+    if out is None:
+        folder = Path() if len(folders) > 1 else folders[0]
+        out = folder / f"{kind}.html"
+    page = write_text(joined.page(title, target, summary), out)
+    print(f"{kind}: {page.resolve()}")

@@ -53,6 +53,7 @@ def command(
     from unalike.runtime.setup.run_options import named_plan
     from unalike.tracking.tracking import Trackers
 
+    # what contradicts itself is refused before anything is read
     if as_json and profile:
         raise UnalikeError(
             "found --profile with --json, which has no table of the profile; leave one of the two out"
@@ -67,6 +68,8 @@ def command(
     rounds = training["rounds"]
     plan = named_plan(method)
     options = data_flags.check(samples, [plan], training | {"seed": seed})
+
+    # the samples of the clients and of the server, and the run on them
     loaded = samples.load(training["protocol"])
     population = samples.divide(loaded.dataset, seed)
     data_flags.check_scored(population, training["protocol"])
@@ -82,17 +85,22 @@ def command(
         proxy=loaded.proxy,
         record=training["record"],
     )
+
+    # a dry run only estimates what the run costs
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
             estimate = calibrate(run_config.key, {method: run_config}, 1, progress)
             if as_json:
                 return print(estimate.to_json())
-            print(resolved_config(context, **samples.resolved(loaded.dataset)), end="\n\n")
+            resolved = samples.resolved_partition(loaded.dataset)
+            print(resolved_config(context, **resolved), end="\n\n")
             return estimate_table(estimate)
         follow_leader([run_config])
         with Profile(rounds) if profile else nullcontext() as profiler:
             callback = progress if profiler is None else profiler.watching(progress)
             result = execute(run_config, out=out, progress=callback, trackers=trackers)
+
+    # the result goes to standard output; with --json all other lines go to standard error
     if as_json:
         print(run_json(result))
     else:
@@ -110,11 +118,12 @@ def command(
             f"trace of these rounds in {file.resolve()}; open it in chrome://tracing or ui.perfetto.dev"
         )
     if out is not None:
+        # the page of the run names the number of clients also where the data defines it
         division = {
             name: value or len(population)
-            for name, value in samples.resolved(loaded.dataset).items()
+            for name, value in samples.resolved_partition(loaded.dataset).items()
         }
-        save_run_facts(result, method, samples.kept | division)
+        save_run_facts(result, method, samples.flag_values | division)
         typer.echo(
             f"kept in {out.resolve()}; `unalike report {quote(str(out))}` writes its report",
             err=as_json,

@@ -8,12 +8,12 @@ import typer
 
 from unalike.cli import data_flags
 from unalike.cli import flags as f
-from unalike.cli.names import named
+from unalike.cli.names import completion
 from unalike.core.options import DecisionOptions, TuningOptions
 
 NAME = "tune"
 
-METHODS = ["fedavg", "fedprox", "scaffold", "fedadam"]
+DEFAULT_METHODS = ["fedavg", "fedprox", "scaffold", "fedadam"]
 
 
 @f.uses_flags(
@@ -28,9 +28,9 @@ def command(
         list[str],
         typer.Option(
             help=f"{f.METHOD}; repeat the flag for each method. Its values are those of the first trial.",
-            **named("method"),
+            **completion("method"),
         ),
-    ] = METHODS,
+    ] = DEFAULT_METHODS,
     *,
     samples: data_flags.DataFlags,
     tuning: dict[str, Any],
@@ -61,24 +61,25 @@ def command(
     from unalike.runtime.setup.run_options import named_plan
     from unalike.tuning.tune import VALIDATION_SHARE, TuneRequest, run_tuning
 
-    given = given_flags(context)
-    if samples.plan is None and "val" not in given:
+    flags = given_flags(context)
+    # trials need validation samples; a plan has its own
+    if samples.plan is None and "val" not in flags:
         samples = replace(samples, val=VALIDATION_SHARE)
     data_flags.check(samples, [named_plan(text) for text in method], training)
     loaded = samples.load(training["protocol"])
-    asked = TuneRequest(
+    request = TuneRequest(
         methods=labelled_methods(method),
         clients=samples.request(loaded),
         rounds=training.pop("rounds"),
         **tuning,
     )
-    with progress_bar(asked.most_rounds, "tuning", lines=True) as progress:
+    with progress_bar(request.most_rounds, "tuning", lines=True) as progress:
         tuned = run_tuning(
-            asked,
+            request,
             out,
             progress,
-            source=samples.kept,
-            command=command_line(NAME, {"data": samples.data} | given),
+            source=samples.flag_values,
+            command=command_line(NAME, {"data": samples.data} | flags),
             proxy=loaded.proxy,
             **decision,
             **training,
@@ -90,17 +91,18 @@ def command(
         tables(table.columns, table.texts, words=table.words)
         sentences(["", *tuned.findings], tuned.notes)
     if out is not None:
-        typer.echo(f"page: {(out / 'tuning.html').resolve()}", err=as_json)
+        page = out / "tuning.html"
+        typer.echo(f"page: {page.resolve()}", err=as_json)
 
 
 def given_flags(context: typer.Context) -> dict[str, Any]:
     """The flags that were given, except the folder and the form of the output."""
-    names = (p.name or "" for p in context.command.params)
-    sources = {
-        name: context.get_parameter_source(name) for name in names if name not in ("out", "as_json")
-    }
-    return {
-        name: context.params[name]
-        for name, source in sources.items()
-        if source is not None and source.name != "DEFAULT"
-    }
+    flags = {}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in ("out", "as_json"):
+            continue
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            flags[name] = context.params[name]
+    return flags

@@ -19,6 +19,7 @@ app = CommandApp(help=HELP)
 app.command(summarize.NAME)(summarize.command)
 for module in (init, up):
     app.command(module.NAME)(needs_federation(module.command))
+# the order is that of the help page
 for command in (
     control.status,
     control.run,

@@ -13,7 +13,7 @@ import typer
 from unalike._utils.errors import UnalikeError
 from unalike.cli.flags import AsJson
 
-MOST_SAMPLES = 1_000_000
+MAX_SAMPLES = 1_000_000
 """Largest number of training samples of a site about which nothing is known."""
 
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
@@ -53,9 +53,9 @@ def stop(folder: Folder) -> None:
     from unalike.federation.coordinator.operator_commands import command as send
 
     send(folder / "control", "stop")
-    latest = time.monotonic() + STOP_SECONDS
+    deadline = time.monotonic() + STOP_SECONDS
     while is_locked(folder):
-        if time.monotonic() > latest:
+        if time.monotonic() > deadline:
             raise UnalikeError(
                 f"the federation in {folder} was asked to stop, and has not ended within {STOP_SECONDS:.0f} s; it ends when its "
                 f"work at hand is done: look at `unalike federation status {folder}`"
@@ -81,33 +81,41 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
     except (NotUp, Starting) as error:
         if as_json:
             raise
-        return print(error if isinstance(error, Starting) else FederationFolder(folder).progress)
+        # of a coordinator that is not up, the folder says how far the run is
+        if isinstance(error, Starting):
+            return print(error)
+        return print(FederationFolder(folder).progress)
     if as_json:
         return print(json.dumps(state, indent=1))
     why = f" ({state['why']})" if state["why"] else ""
     sentences([f"{state['state']}{why}, {state['round']} of {state['rounds']} rounds done"])
     columns = ("site", "connected", "in this run", "last answer", "late", "most samples")
-    tables(columns, [_row(site) for site in state["sites"]], words=4)
+    rows = [_row(site) for site in state["sites"]]
+    tables(columns, rows, words=4)
 
 
 def _row(site: dict[str, Any]) -> tuple[str, ...]:
     """The cells of a site: it has departed if it takes part and is not connected."""
-    absent = "revoked" if site["revoked"] else "departed" if site["in_run"] else "no"
-    when = datetime.fromtimestamp(site["last_answer"] or 0).astimezone()
-    last, takes_part = (
-        f"{when:%Y-%m-%d %H:%M:%S%z}" * bool(site["last_answer"]),
-        {True: "yes", False: "no"},
-    )
-    counts = (
-        str(site["late"]),
-        "not set" if site["samples"] == MOST_SAMPLES else str(site["samples"]),
-    )
+    if site["connected"]:
+        connected = "yes"
+    elif site["revoked"]:
+        connected = "revoked"
+    else:
+        connected = "departed" if site["in_run"] else "no"
+    last_answer = ""
+    if site["last_answer"]:
+        when = datetime.fromtimestamp(site["last_answer"]).astimezone()
+        last_answer = f"{when:%Y-%m-%d %H:%M:%S%z}"
+    # neither before the first run
+    in_run = {True: "yes", False: "no"}.get(site["in_run"], "")
+    samples = "not set" if site["samples"] == MAX_SAMPLES else str(site["samples"])
     return (
         site["name"],
-        "yes" if site["connected"] else absent,
-        takes_part.get(site["in_run"], ""),
-        last,
-        *counts,
+        connected,
+        in_run,
+        last_answer,
+        str(site["late"]),
+        samples,
     )
 
 
@@ -138,16 +146,15 @@ def run(
     from unalike.federation.coordinator.run_queue import add_runs
 
     home = FederationFolder(folder)
+    # no run is added to a federation that is up and cannot answer
     with suppress(NotUp):
-        send(home.socket, "status")  # no run is added to a federation that cannot answer
-    added = (
-        add_runs(home.path, home.federation, method, seeds, again)
-        if method or again or seeds > 1
-        else []
-    )
-    for name in added:
+        send(home.socket, "status")
+    new_runs: list[str] = []
+    if method or again or seeds > 1:
+        new_runs = add_runs(home.path, home.federation, method, seeds, again)
+    for name in new_runs:
         print(f"added {name}")
-    if home.socket.exists() or not added:
+    if home.socket.exists() or not new_runs:
         print(send(home.socket, "run")["state"])
     else:
         print(f"then `unalike federation up {folder}`")
@@ -193,9 +200,8 @@ def audit(
     from unalike.federation.coordinator.federation_folder import AUDIT_FILE
     from unalike.federation.site.site_folder import JOURNAL, state_folder
 
-    files = [
-        file for file in (folder / AUDIT_FILE, state_folder(folder) / JOURNAL) if file.exists()
-    ]
+    possible = (folder / AUDIT_FILE, state_folder(folder) / JOURNAL)
+    files = [file for file in possible if file.exists()]
     if not files:
         raise UnalikeError(
             f"found no {AUDIT_FILE} or {JOURNAL} in {folder}; expected the folder of a federation or of a site"
@@ -205,5 +211,8 @@ def audit(
             print(json.dumps(entry))
             continue
         when = datetime.fromtimestamp(entry.pop("time", 0)).isoformat(" ", "seconds")
-        event, _ = entry.pop("event"), entry.pop("before")
-        print(when, event, *(f"{name}={value}" for name, value in entry.items()))
+        event = entry.pop("event")
+        # the digest has been checked
+        del entry["before"]
+        details = [f"{name}={value}" for name, value in entry.items()]
+        print(when, event, *details)

@@ -12,7 +12,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config
-from unalike.cli.federation.control import MOST_SAMPLES, Folder
+from unalike.cli.federation.control import MAX_SAMPLES, Folder
 from unalike.cli.federation.keys import SiteKey, site_keys
 from unalike.core.options import (
     FederationOptions,
@@ -66,8 +66,9 @@ def terms(
     **options: Any,
 ) -> dict[str, Any]:
     """The terms of a federation that flags set, by name."""
-    counts = {name: share_or_number(name, options[name]) for name in ("participation", "quorum")}
-    return options | counts | {"method": method, "work": work}
+    for name in ("participation", "quorum"):
+        options[name] = share_or_number(name, options[name])
+    return options | {"method": method, "work": work}
 
 
 @f.uses_flags(table=data_flags.table, start=f.values_of(StartOptions), terms=terms)
@@ -142,8 +143,10 @@ def command(
     from unalike.federation.site.site_data import own_samples
     from unalike.federation.site.site_policy import SitePolicy
 
+    # exactly one of three sources says what a sample is
     by_hand = shape is not None or classes is not None or task != "classification" or tokens
-    if (like is not None) + bool(summary) + by_hand > 1:
+    sources = [like is not None, bool(summary), by_hand]
+    if sum(sources) > 1:
         raise UnalikeError(
             "--like FILE or --summary FILE already defines the samples; give one of them, and leave out --shape, --classes, --task "
             "and --tokens"
@@ -153,19 +156,21 @@ def command(
     elif like is not None:
         schema = schema_like(data_flags.spec(like, table), accept=accept)
     else:
-        schema = _schema(shape, classes, task, tokens)
-    own = {
+        schema = _typed_schema(shape, classes, task, tokens)
+
+    # the server's samples are read with the sites' encoding, which has chosen the columns already
+    reading = {
         name: value
         for name, value in table.items()
         if name not in ("group", "unit", "drop", "date")
     }
-    server_samples = {
-        name: own_samples(cast(Any, schema), data_flags.spec(file, own))
-        for name, file in (("test", test), ("proxy", proxy))
-        if file
-    }
-    caps, val, least = sample_caps(sites, samples, summary), terms["val"], SitePolicy().least_test
-    made = FederationFolder.create(
+    server_samples = {}
+    for name_of_samples, file in (("test", test), ("proxy", proxy)):
+        if file:
+            spec = data_flags.spec(file, reading)
+            server_samples[name_of_samples] = own_samples(cast(Any, schema), spec)
+    caps = sample_caps(sites, samples, summary)
+    created = FederationFolder.create(
         folder,
         caps,
         host=host,
@@ -178,18 +183,23 @@ def command(
         **start,
         **terms,
     )
-    if few := [site for site, most in caps.items() if val and most * val / (1 - val) < least]:
+
+    # what the operator should know, and has to do now
+    val = terms["val"]
+    least = SitePolicy().least_test
+    small_sites = [site for site, most in caps.items() if val and most * val / (1 - val) < least]
+    if small_sites:
         print(
-            f"note: --val {val:g} leaves fewer than {least} validation samples at {listed(few)}, and a site with fewer evaluates "
-            "on none: a larger --val helps, or a lower least_test in its site.toml"
+            f"note: --val {val:g} leaves fewer than {least} validation samples at {listed(small_sites)}, and a site with fewer "
+            "evaluates on none: a larger --val helps, or a lower least_test in its site.toml"
         )
-    if made.federation.data.encoding is not None:
+    if created.federation.data.encoding is not None:
         source = like or f"{len(summary)} summaries"
         print(
             f"every bundle holds the encoding of tables: scales and categories (or words) of {source}"
         )
     print(f"made {folder.resolve()}; hand over, each to its site alone:")
-    for site, bundle in made.bundles.items():
+    for site, bundle in created.bundles.items():
         print(f"  {site}: {bundle}")
     print(
         f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site"
@@ -213,10 +223,12 @@ def enrol(
     """
     from unalike.federation.coordinator.federation_folder import FederationFolder
 
-    home, made = FederationFolder(folder), site_keys(site_key)
+    home = FederationFolder(folder)
+    keys = site_keys(site_key)
     with home.held():
         for name, samples in sample_caps(site, None, []).items():
-            print(f"hand over to {name} alone: {home.enrol_anew(name, made.get(name), samples)}")
+            bundle = home.enrol_anew(name, keys.get(name), samples)
+            print(f"hand over to {name} alone: {bundle}")
 
 
 def share_or_number(name: str, value: float) -> float | int:
@@ -234,31 +246,42 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
     """Site -> the most training samples it may claim: as in north:120, else `samples`, else a tenth more than in its summary."""
     from unalike.data.sources.table_summary import TableSummary
 
-    own = dict(name.split(":", 1) for name in text.split(",") if ":" in name)
-    names = [name.partition(":")[0].strip() for name in text.split(",")]
+    # the names, and the numbers behind some of them
+    names = []
+    typed_caps = {}
+    for entry in text.split(","):
+        name, colon, number = entry.partition(":")
+        names.append(name.strip())
+        if colon:
+            typed_caps[name] = number
     if text.isdecimal():
         names = [f"site-{i + 1}" for i in range(int(text))]
+
     if not names or len(set(names)) < len(names):
         raise UnalikeError(
             f"--sites {text}: no site, or two of one name; expected 1 or more, or names, each once"
         )
-    if not all(number.strip().isdecimal() and int(number) for number in own.values()):
+    if not all(number.strip().isdecimal() and int(number) for number in typed_caps.values()):
         raise UnalikeError(
             f"--sites {text}: expected names, or names with positive numbers of samples such as north:120,south:95"
         )
-    named = {file.stem for file in summaries}
-    if named and len(named) < len(names):
+    summarized = {file.stem for file in summaries}
+    if summarized and len(summarized) < len(names):
+        missing = [name for name in names if name not in summarized]
         raise UnalikeError(
-            f"found summaries of {', '.join(sorted(named))}; expected one of every site, also of "
-            f"{', '.join(name for name in names if name not in named)}; north.json is the one of north"
+            f"found summaries of {', '.join(sorted(summarized))}; expected one of every site, also of "
+            f"{', '.join(missing)}; north.json is the one of north"
         )
-    summed = {
-        file.stem: math.ceil(1.1 * TableSummary.load(file).rows)
-        for file in summaries
-        if samples is None
-    }
-    usual = {name: samples or summed.get(name, MOST_SAMPLES) for name in names}
-    return usual | {name.strip(): int(number) for name, number in own.items()}
+
+    # the surest first: the number behind a site's name, that of --samples, that of its summary
+    from_summaries = {}
+    if samples is None:
+        for file in summaries:
+            from_summaries[file.stem] = math.ceil(1.1 * TableSummary.load(file).rows)
+    caps = {name: samples or from_summaries.get(name, MAX_SAMPLES) for name in names}
+    for name, number in typed_caps.items():
+        caps[name.strip()] = int(number)
+    return caps
 
 
 def schema_like(data: str, accept: bool = False) -> object:
@@ -283,11 +306,13 @@ def schema_of(files: Sequence[Path]) -> object:
     from unalike.data.sources.table_summary import TableSummary, agreed
     from unalike.federation.protocol.federation_file import Schema
 
-    encoding, target = agreed({file.stem: TableSummary.load(file) for file in files})
+    summaries = {file.stem: TableSummary.load(file) for file in files}
+    encoding, target = agreed(summaries)
     return Schema((encoding.width,), target.classes or None, target.kind, False, encoding)
 
 
-def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
+def _typed_schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
+    """The schema that flags describe."""
     from unalike.federation.protocol.federation_file import Schema
 
     if shape is None:
@@ -299,13 +324,9 @@ def _schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> 
         sizes = tuple(int(n) for n in shape.split(","))
     except ValueError:
         raise UnalikeError(f"--shape {shape!r}; expected sizes such as 1,28,28") from None
-    named = (
-        None
-        if classes is None
-        else int(classes)
-        if classes.isdecimal()
-        else tuple(classes.split(","))
-    )
-    return Schema(
-        shape=sizes, classes=named, task=cast(Any, task), tokens=tokens
-    )  # Schema checks the task
+    # the number of classes, or their names
+    class_names: Any = None
+    if classes is not None:
+        class_names = int(classes) if classes.isdecimal() else tuple(classes.split(","))
+    # the type of the task is cast because `Schema` checks it
+    return Schema(shape=sizes, classes=class_names, task=cast(Any, task), tokens=tokens)

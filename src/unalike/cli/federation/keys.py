@@ -31,10 +31,11 @@ def keys(folder: Annotated[Path, typer.Argument(help="The site's folder, such as
     private, public = new_keys()
     for name, content in private.items():
         write_private(folder / name, content)
-    shown = folder.with_suffix(".keys")
-    write_bytes(shown, json.dumps(public, indent=1).encode())
+    public_file = folder.with_suffix(".keys")
+    write_bytes(public_file, json.dumps(public, indent=1).encode())
     print(
-        f"made {folder.resolve()}; send {shown} to the coordinator. Its fingerprint: {fingerprint(public)}"
+        f"made {folder.resolve()}; send {public_file} to the coordinator. "
+        f"Its fingerprint: {fingerprint(public)}"
     )
 
 
@@ -42,10 +43,10 @@ def site_keys(files: Sequence[Path]) -> dict[str, dict[str, str]]:
     """Site -> the public keys in its file; their fingerprints are printed."""
     from unalike.federation.security.site_keys import fingerprint, read_public
 
-    found = {file.stem: read_public(file) for file in files}
-    for name, public in found.items():
+    keys_of_site = {file.stem: read_public(file) for file in files}
+    for name, public in keys_of_site.items():
         print(f"fingerprint of {name}: {fingerprint(public)}")
-    return found
+    return keys_of_site
 
 
 def renew(
@@ -78,12 +79,15 @@ def renew(
     """
     from unalike.federation.coordinator.federation_folder import FederationFolder
 
-    home, made = FederationFolder(folder), site_keys(site_key)
+    home = FederationFolder(folder)
+    new_keys = site_keys(site_key)
     with home.held():
         home.renew(host)
         print(f"the server's certificate is valid for {home.days_left:.0f} days")
-        for name in dict.fromkeys([*site, *made]):
-            print(f"hand over to {name} alone: {home.enrol_anew(name, made.get(name))}")
+        # each site once, also one that is named and has sent keys
+        for name in dict.fromkeys([*site, *new_keys]):
+            bundle = home.enrol_anew(name, new_keys.get(name))
+            print(f"hand over to {name} alone: {bundle}")
     print(f"then `unalike federation up {folder}`")
 
 
@@ -107,5 +111,5 @@ def revoke(
     with home.held():
         for name in sites:
             home.revoke(name)
-    left = [site.name for site in home.federation.sites if not site.revoked]
-    print(f"left: {', '.join(left) or 'no site'}; then `unalike federation up {folder}`")
+    remaining = [site.name for site in home.federation.sites if not site.revoked]
+    print(f"left: {', '.join(remaining) or 'no site'}; then `unalike federation up {folder}`")

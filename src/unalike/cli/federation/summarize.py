@@ -39,7 +39,8 @@ def command(
     from unalike.data.sources.load import table_at
     from unalike.data.sources.table_summary import summarize
 
-    path, target = table_at(data, data_dir), table.pop("target", None)
+    path = table_at(data, data_dir)
+    target = table.pop("target", None)
     if path is None or target is None:
         missing = f"{data} is no table" if path is None else "found no --target"
         raise UnalikeError(

@@ -65,13 +65,17 @@ def command(
     def print_line(line: str) -> None:
         print(line, flush=True)
 
-    if (folder is None) == (local is None) or (local is not None and out is None):
+    has_one_source = (folder is None) != (local is None)
+    lacks_folder = local is not None and out is None
+    if not has_one_source or lacks_folder:
         raise UnalikeError(
             "found no federation to start, or two; give either a folder of `unalike federation init`, or --local 3 --out DIR"
         )
     if folder is not None:
         coordinate(FederationFolder(folder), print_line, wait=wait, stay=stay)
         return
+
+    # with --local the data is divided here, and each client becomes a site
     from unalike.data.partitioning.partition import partition as divide
     from unalike.data.partitioning.partition import usual_partition
     from unalike.data.sanity import listed
@@ -80,17 +84,18 @@ def command(
     assert local is not None and out is not None
     loaded = replace(source, **held_out).load(terms["protocol"])
     spec = partition or usual_partition(loaded.dataset, "dirichlet(alpha=0.5, min_size=2)")
-    owners = (
-        {str(name) for name in next(iter(loaded.dataset.groups.values()), ())}
-        if partition is None
-        else set()
-    )
+    # samples that belong to owners are divided by these, unless a partition is given
+    owners: set[str] = set()
+    if partition is None and loaded.dataset.groups:
+        owner_of_sample, *_ = loaded.dataset.groups.values()
+        owners = {str(name) for name in owner_of_sample}
     if owners and local > len(owners):
         raise UnalikeError(
             f"found --local {local}, and the data has {len(owners)} owners; expected --local up to that"
         )
     population = divide(loaded.dataset, spec, local, seed=terms["seed"])
-    if left_out := sorted(owners - {*population.names}):
+    left_out = sorted(owners.difference(population.names))
+    if left_out:
         print_line(
             f"note: {local} of {len(owners)} owners get a site (--local {local}); left out: {listed(left_out)}"
         )
