@@ -83,7 +83,7 @@ class MissingFunction:
 
     text: str
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise UnalikeError(
             f"{self.text} is a function of the program that made the run, and is not known here; run it there"
         )

@@ -53,18 +53,18 @@ KEYWORDS_ELSEWHERE = {
 
 def check_keywords(
     owner: str,
-    given: Iterable[str],
+    names: Iterable[str],
     known: Collection[str],
     work: Collection[str] = (),
     kind: object = None,
 ) -> None:
-    """Check the keywords given to a function.
+    """Check the keywords `names` that a function was called with.
 
     `owner` is the function as users write it ("ua.run"), `known` the keywords that it takes, `work` the fields of `ua.Work` if
     it takes `work`, `kind` the class if it makes one. Raises `InvalidValue`, which suggests the keyword that was meant.
     """
     only_in_work = set(work) - set(known)
-    for name in given:
+    for name in names:
         if name in known:
             continue
         # the surest advice first: a known mistake, a field of `Work`, then a keyword that is spelled alike

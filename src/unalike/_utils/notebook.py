@@ -102,8 +102,8 @@ def notebook_bar(total: int, title: str) -> Iterator[Callable[[int, str], None]]
     display: Any = import_module("IPython.display")
     output = display.display(display.HTML(_progress_html(0, total, title)), display_id=True)
 
-    def draw(done: int, text: str) -> None:
-        html = _progress_html(done, total, f"{title} {text}")
+    def draw(rounds: int, text: str) -> None:
+        html = _progress_html(rounds, total, f"{title} {text}")
         output.update(display.HTML(html))
 
     try:
@@ -112,5 +112,5 @@ def notebook_bar(total: int, title: str) -> Iterator[Callable[[int, str], None]]
         output.update(display.HTML(""))
 
 
-def _progress_html(done: int, total: int, text: str) -> str:
-    return f'<progress value="{done}" max="{total}"></progress> {done} of {total} rounds {escape(text)}'
+def _progress_html(rounds: int, total: int, text: str) -> str:
+    return f'<progress value="{rounds}" max="{total}"></progress> {rounds} of {total} rounds {escape(text)}'

@@ -117,7 +117,7 @@ class Registry:
 
     def spelled(self, text: str) -> str:
         """Spec text with the registered spelling of every name: `FedProx(mu=1) + LWS` is `fedprox(mu=1) + lws`."""
-        return _NAME_PATTERN.sub(lambda found: self._key(found[0]), text)
+        return _NAME_PATTERN.sub(lambda match: self._key(match[0]), text)
 
     def _key(self, name: str) -> str:
         """The registered name that differs from this one in upper and lower case alone, else the name as it is."""

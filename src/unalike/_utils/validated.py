@@ -55,7 +55,7 @@ def _sentence(row: Any) -> str:
     message = row["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     where = ".".join(map(str, row["loc"]))
-    # a check of several fields together has no place, and names them in its own message
+    # a check of several fields together has no field of its own, and names them in its message
     if not where:
         return message
     return f"{where}={row.get('input')!r}: {message}"

@@ -16,7 +16,6 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import flags as f
-from unalike.engine.compiled.layer_chain import chain_or_reason
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -270,6 +269,7 @@ def _executor_of(name: str) -> str:
     """What trains a model of the catalogue or a class `module:Class`, as a sentence. Raises `UnalikeError` if there is none."""
     from unalike import model
     from unalike.core.model import Model
+    from unalike.engine.compiled.layer_chain import chain_or_reason
 
     # a module in the working directory is found, as by `python -m`
     sys.path.insert(0, "")

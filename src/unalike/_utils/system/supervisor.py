@@ -34,7 +34,8 @@ class Child:
     def __init__(
         self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
     ):
-        self.name, self.log = name, log
+        self.name = name
+        self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             self._wrapper = subprocess.Popen(

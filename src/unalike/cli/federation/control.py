@@ -106,7 +106,7 @@ def _row(site: dict[str, Any]) -> tuple[str, ...]:
     if site["last_answer"]:
         when = datetime.fromtimestamp(site["last_answer"]).astimezone()
         last_answer = f"{when:%Y-%m-%d %H:%M:%S%z}"
-    # neither before the first run
+    # None while no run has begun
     in_run = {True: "yes", False: "no"}.get(site["in_run"], "")
     samples = "not set" if site["samples"] == MAX_SAMPLES else str(site["samples"])
     return (

@@ -143,7 +143,7 @@ def command(
     from unalike.federation.site.site_data import own_samples
     from unalike.federation.site.site_policy import SitePolicy
 
-    # exactly one of three sources says what a sample is
+    # one of three sources says what a sample is
     by_hand = shape is not None or classes is not None or task != "classification" or tokens
     sources = [like is not None, bool(summary), by_hand]
     if sum(sources) > 1:
