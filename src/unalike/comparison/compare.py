@@ -18,6 +18,9 @@ from unalike.comparison.cost_estimate import Estimate
 from unalike.comparison.experiment import Cell, Experiment
 from unalike.comparison.experiment_facts import facts_of, method_text, sampling_of
 from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.racing.race import RaceStart
+from unalike.comparison.racing.race_budget import USUAL
+from unalike.comparison.racing.short_list import SHORT_LIST, runnable_methods
 from unalike.comparison.seed_plan import SeedPlan
 from unalike.core.losses import LossFunction
 from unalike.core.work import Work
@@ -35,9 +38,10 @@ __all__ = ["compare", "estimate", "prepare_experiment"]
 
 
 def compare(
-    methods: Iterable[object] | Mapping[str, object],
+    methods: Iterable[object] | Mapping[str, object] | None = None,
     clients: Clients | int | None = None,
     *,
+    within: str | None = None,
     data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
@@ -65,13 +69,18 @@ def compare(
     progress: UserProgress = None,
     **options: Any,
 ) -> Comparison:
-    """Train every method under every seed and compare the results.
+    """Train every method under every seed and compare the results; without methods, let a short list of them race.
+
+    A race answers which method suits the data. All methods of the short list run seed by seed, and one that is shown to be
+    worse than the best one so far is dropped. It ends when the decision stands or the budget is spent.
 
     Args:
-        methods: spec texts, methods or plans, or a mapping from labels to them.
+        methods: spec texts, methods or plans, or a mapping from labels to them. Unless given, a short list races.
         clients: clients as for `ua.run`. Clients with test samples keep them under every seed, unless `split` or `folds` is
             given; of clients without any, every seed draws test samples (`draw_tests`). With `data`: the number of clients
             (10, or as many as the data set defines, unless given).
+        within: budget of a race: time of all runs ('10 min', the default), rounds of each method ('200 rounds') or seeds
+            ('5 seeds'); only without methods.
         data: data set by name, or a data set or object that `ua.load` reads. Every seed then draws a partition of its own, or for
             real owners (`natural`) its own test samples, unless these are published with the data.
         data_dir: folder of data files.
@@ -120,6 +129,7 @@ def compare(
     Example:
         >>> table = ua.compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)  # doctest: +SKIP
         >>> print(table)  # doctest: +SKIP
+        >>> ua.compare(data="heart_disease", within="5 min").decision  # doctest: +SKIP
     """
     if out is None and isinstance(record, str):
         raise UnalikeError(
@@ -129,7 +139,7 @@ def compare(
     experiment = prepare_experiment(
         methods,
         ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds),
-        SeedPlan.of(seeds, min_seeds, max_seeds),
+        chosen_plan(methods, within, rounds, seeds, min_seeds, max_seeds),
         model=model,
         start=start,
         start_partial=start_partial,
@@ -150,7 +160,7 @@ def compare(
 
 
 def estimate(
-    methods: Iterable[object] | Mapping[str, object],
+    methods: Iterable[object] | Mapping[str, object] | None = None,
     clients: Clients | int | None = None,
     **options: Any,
 ) -> Estimate:
@@ -175,14 +185,17 @@ def estimate(
     for name in ("out", "track", "progress"):
         options.pop(name, None)
     request = ClientsRequest(clients, **taken(options, fields_of(ClientsRequest)))
-    plan = SeedPlan.of(**taken(options, ("seeds", "min_seeds", "max_seeds")))
+    seeds = taken(options, ("seeds", "min_seeds", "max_seeds"))
+    within = options.pop("within", None)
+    rounds = options.get("rounds", signature(compare).parameters["rounds"].default)
+    plan = chosen_plan(methods, within, rounds, **seeds)
     experiment = prepare_experiment(methods, request, plan, **options)
     with progress_bar(experiment.calibration_rounds, "calibrating", lines=False) as callback:
         return experiment.estimate(callback)
 
 
 def prepare_experiment(
-    methods: Iterable[object] | Mapping[str, object],
+    methods: Iterable[object] | Mapping[str, object] | None,
     request: ClientsRequest,
     plan: SeedPlan,
     *,
@@ -200,11 +213,12 @@ def prepare_experiment(
 ) -> Experiment:
     """Check the arguments of `compare` and prepare one run per method and seed, without training.
 
-    `request` are the arguments that name the clients, `plan` is that of the seeds, and `training` are all others. `source` are the
+    Without methods, those of the short list race that can run on these clients; `plan` is then that of a race. `request` are the
+    arguments that name the clients, `plan` is that of the seeds, and `training` are all others. `source` are the
     command-line flags that make the same clients, for the command in the report; derived if the data is a name. Raises
     `UnalikeError` if something cannot be run.
     """
-    by_label = labelled_methods(methods)
+    by_label = labelled_methods([*SHORT_LIST] if methods is None else methods)
     baseline = baseline or next(iter(by_label), "")
     baseline = baseline if baseline in by_label else method_text(baseline)
     _check_selection(by_label, plan.seeds, baseline)
@@ -221,7 +235,9 @@ def prepare_experiment(
         "protocol": _shared_model_first(training.get("protocol", "clients")),
     }
     works = _work_of_each(work, loss, by_label)
-    options = check_inputs(by_label.values(), has_test=request.has_test, record=record, **training)
+    # The other methods of a race are tried on the clients below: one that cannot run here is left out.
+    checked = [by_label[baseline]] if methods is None else [*by_label.values()]
+    options = check_inputs(checked, has_test=request.has_test, record=record, **training)
     given = request.read(needs_test="server" in options.protocols, compared=True)
     warned = _warnings_of(given, plan.seeds)
     notes = [*warned.values()]
@@ -231,15 +247,19 @@ def prepare_experiment(
             "would change; a function that makes it (model=Net instead of model=Net()) gives each seed weights of its own"
         )
     training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
-    cells = [
-        Cell(
-            label,
-            seed,
-            prepare_run(method, given.of(seed), seed=seed, work=works[label], **training),
-        )
-        for seed in plan.seeds
-        for label, method in by_label.items()
-    ]
+
+    def prepare(label: str, seed: int) -> RunConfig:
+        method, clients = by_label[label], given.of(seed)
+        return prepare_run(method, clients, seed=seed, work=works[label], **training)
+
+    cannot_run: dict[str, str] = {}
+    if methods is None:
+        first = plan.seeds[0]
+        accepted, cannot_run = runnable_methods(by_label, lambda label: prepare(label, first))
+        if baseline in cannot_run:
+            raise UnalikeError(f"the baseline {baseline} cannot run: {cannot_run[baseline]}")
+        by_label = {label: by_label[label] for label in accepted}
+    cells = [Cell(label, seed, prepare(label, seed)) for seed in plan.seeds for label in by_label]
     _check_scored(cells[0].run_config)
     flags = request.flags if source is None else source
     if request.data is not None and flags:
@@ -269,7 +289,35 @@ def prepare_experiment(
             map(is_recorded, cells[0].run_config.work.record.values())
         ),
     }
-    return Experiment(cells, _with_command_of_program(facts, without_flags))
+    race = None if plan.race is None else RaceStart(plan.race, cannot_run)
+    return Experiment(cells, _with_command_of_program(facts, without_flags), race)
+
+
+def chosen_plan(
+    methods: object,
+    within: str | None,
+    rounds: int,
+    seeds: int | str | Sequence[int] = 3,
+    min_seeds: int = 3,
+    max_seeds: int = 10,
+) -> SeedPlan:
+    """The plan of the seeds: that of a race without methods, otherwise the one that was asked for.
+
+    Raises `UnalikeError` for options that contradict each other: a race chooses its methods and adds its seeds.
+    """
+    if methods is not None:
+        if within is not None:
+            raise UnalikeError(
+                f"found within={within!r} and methods; within is the budget of a race, which has methods of its own. Leave "
+                "one of the two out; for a budget of each run there is budget="
+            )
+        return SeedPlan.of(seeds, min_seeds, max_seeds)
+    if SeedPlan.of(seeds, min_seeds, max_seeds) != SeedPlan.of():
+        raise UnalikeError(
+            f"found seeds={seeds!r} without methods; a race adds seeds by itself. Leave seeds out and give its budget, such as "
+            "within='5 seeds', or name the methods to compare"
+        )
+    return SeedPlan.of_race(USUAL if within is None else within, rounds)
 
 
 def taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

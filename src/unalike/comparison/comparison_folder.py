@@ -28,6 +28,7 @@ CELLS = (
     "seed",
     "min_seeds",
     "max_seeds",
+    "within",
     "smallest_effect",
     "across",
 )

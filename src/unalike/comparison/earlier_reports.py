@@ -43,7 +43,7 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
     changed = [
         name
         for name in names
-        if name not in ("method", "seeds") or not _contains(wanted, found, name)
+        if name not in ("method", "seeds", "within") or not _contains(wanted, found, name)
     ]
     if not changed:
         return
@@ -75,10 +75,17 @@ def _place(folder: Path, name: str) -> Path:
 
 
 def _contains(wanted: Mapping[str, Any], found: Mapping[str, Any], name: str) -> bool:
-    """Whether the methods, with the same one first, or the seeds of the new comparison contain those of the earlier one."""
+    """Whether the methods, with the same one first, or the seeds of the new comparison contain those of the earlier one.
+
+    A race with another budget goes on with the same methods.
+    """
     earlier, new = found.get(name, ()), wanted.get(name, ())
+    if name == "within":
+        return bool(earlier and new)
     if name == "method":
         return earlier[:1] == new[:1] and set(earlier) <= set(new)
+    if not earlier or not new:  # one of them was a race
+        return False
     return AUTO not in (earlier, new) and set(read_numbers(str(earlier))) <= set(
         read_numbers(str(new))
     )

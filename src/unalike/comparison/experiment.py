@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from unalike.comparison.comparison import Comparison, client_rounds, labelled, l
 from unalike.comparison.cost_estimate import ROUNDS, Estimate, calibrate
 from unalike.comparison.earlier_reports import keep_report
 from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.racing.race import CellSeconds, Race, RaceStart
 from unalike.comparison.standings import PlannedCell, save_cells
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
 from unalike.models.registry import is_named
@@ -89,17 +91,18 @@ class _CellResults:
 
     def run(
         self, cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers
-    ) -> None:
-        """Run a cell, or read its result, and take it in."""
+    ) -> bool:
+        """Run a cell, or read its result, and take it in. Returns whether it diverged."""
         self.ran.append(cell)
         try:
             run, has_trained = run_cell(cell, folder, progress, trackers)
         except Diverged as error:
             self.was_read = True
             self.add_diverged(cell, error)
-            return
+            return True
         self.was_read |= not has_trained
         self.add(cell, run)
+        return False
 
     def add(self, cell: Cell, run: Run) -> None:
         # those on the data are among the facts, once for all methods
@@ -168,10 +171,11 @@ class _CellResults:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The cells of a comparison, seed by seed, and the facts about them."""
+    """The cells of a comparison, seed by seed, and the facts about them; `race` if its methods race."""
 
     cells: list[Cell]
     facts: ComparisonFacts
+    race: RaceStart | None = None
 
     @property
     def rounds(self) -> int:
@@ -208,9 +212,10 @@ class Experiment:
 
     def estimate(self, progress: ProgressCallback = lambda row, what="": None) -> Estimate:
         """Estimate the cost of `run` from a few rounds of each method."""
-        return calibrate(
-            self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress
-        )
+        seeds = len(self.cells) // len(self.run_configs)
+        if self.race is not None and self.facts.looks is not None:  # the fewest seeds of a race
+            seeds = self.facts.looks[0]
+        return calibrate(self.key, self.run_configs, seeds, progress)
 
     def run(
         self,
@@ -232,11 +237,18 @@ class Experiment:
             keep_report(folder, self.facts)
         if self.facts.looks is not None and launched_by_torchrun():
             raise UnalikeError(
-                "found seeds='auto' under torchrun, whose processes must know all runs beforehand; give a number"
+                "found seeds='auto', or no methods, under torchrun, whose processes must know all runs beforehand; give methods "
+                "and a number of seeds"
             )
         follow_leader([cell.run_config for cell in self.cells])
-        results = self._run_cells(folder, store or folder, progress, trackers)
-        comparison = results.comparison(self.facts)
+        if self.race is None:
+            results = self._run_cells(folder, store or folder, progress, trackers)
+            comparison = results.comparison(self.facts)
+        else:
+            seeds = len({cell.seed for cell in self.cells})
+            race = self.race.begin(list(self.run_configs), seeds, self.facts.baseline)
+            results = self._run_race(race, folder, store or folder, progress, trackers)
+            comparison = results.comparison(replace(self.facts, race=race.account))
         if folder is None:
             return comparison
         comparison = self._with_estimate(
@@ -267,17 +279,63 @@ class Experiment:
                 methods = set() if decision.stands else methods.intersection(decision.contenders)
             if not methods:
                 break
-            if folder is not None and store is not None:
-                until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
-                planned = results.ran + [
-                    c for c in self.cells if c.label in methods and c.seed in until[done:]
-                ]
-                save_cells(folder, self.facts, (_planned(cell, folder, store) for cell in planned))
+            until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
+            waiting = [c for c in self.cells if c.label in methods and c.seed in until[done:]]
+            self._save_planned(folder, store, results.ran + waiting)
             for cell in (
                 cell for cell in self.cells if cell.seed == seed and cell.label in methods
             ):
                 results.run(cell, store, progress, trackers)
         return results
+
+    def _run_race(
+        self,
+        race: Race,
+        folder: Path | None,
+        store: Path | None,
+        progress: ProgressCallback,
+        trackers: Trackers,
+    ) -> _CellResults:
+        """Run the methods of a race seed by seed, and look at the results after each of them, until the race is over."""
+        cell_of = {(cell.seed, cell.label): cell for cell in self.cells}
+        seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
+        results = _CellResults(fixed_tests=self.fixed_tests)
+        times = CellSeconds.load(store)
+        for seed in seeds:
+            if race.seeds and not race.affords_another_seed():
+                race.ended = f"the budget of {race.budget.text} is spent"
+                break
+            begun = seeds[: max(race.fewest, race.seeds + 1)]
+            waiting = [cell_of[s, name] for s in begun[race.seeds :] for name in race.running]
+            self._save_planned(folder, store, results.ran + waiting)
+            for label in list(race.running):
+                # Under the first seed a method may turn out to be too expensive for the budget.
+                if not race.seeds and not race.begins(label):
+                    race.leave_out(label)
+                    continue
+                cell = cell_of[seed, label]
+                started = time.perf_counter()
+                diverged = results.run(cell, store, progress, trackers)
+                trained = 0.0 if diverged else float(results.rounds[-1]["seconds"].sum())
+                # A cell that was trained before takes no time now, but it has its share in the budget.
+                seconds = max(time.perf_counter() - started, trained)
+                race.add_cell(label, times.add(cell.run_config.key, seconds))
+                if diverged:
+                    race.drop_diverged(label, seed)
+            race.seeds += 1
+            if race.seeds >= race.fewest:
+                race.look(results.comparison(self.facts).content())
+            if race.ended:
+                break
+        else:
+            race.ended = f"{race.most} seeds, the most of this race, are done"
+        self._save_planned(folder, store, results.ran)
+        return results
+
+    def _save_planned(self, folder: Path | None, store: Path | None, cells: list[Cell]) -> None:
+        """Write the cells that have run or will run into the folder, if there is one."""
+        if folder is not None and store is not None:
+            save_cells(folder, self.facts, (_planned(cell, folder, store) for cell in cells))
 
     def _with_estimate(
         self, comparison: Comparison, folder: Path, memory: float | None

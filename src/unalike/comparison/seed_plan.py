@@ -6,6 +6,7 @@ from operator import index
 from typing import Any, Self
 
 from unalike._utils.errors import UnalikeError
+from unalike.comparison.racing.race_budget import FEWEST_SEEDS, RaceBudget
 
 AUTO = "auto"
 
@@ -15,11 +16,13 @@ class SeedPlan:
     """The seeds that may be run, in order.
 
     `looks` is None if all of them are run. Otherwise it is (fewest, most): after the fewest, and after each further seed, seeds are
-    added only while the decision is open, and only to methods that matter for it.
+    added only while the decision is open, and only to methods that matter for it. `race` is the budget of a race, which has looks,
+    too; None for any other comparison.
     """
 
     seeds: list[int]
     looks: tuple[int, int] | None = None
+    race: RaceBudget | None = None
 
     @classmethod
     def of(
@@ -48,9 +51,18 @@ class SeedPlan:
             raise UnalikeError(f"a seed is listed twice in {numbers}; list it once")
         return cls(numbers)
 
+    @classmethod
+    def of_race(cls, within: str, rounds: int) -> Self:
+        """The plan of a race within a budget such as '10 min', whose runs have so many rounds."""
+        budget = RaceBudget.read(within)
+        most = budget.most_seeds(rounds)
+        return cls(list(range(most)), (min(FEWEST_SEEDS, most), most), budget)
+
     @property
     def flags(self) -> dict[str, Any]:
         """The flags of the command line that give this plan."""
+        if self.race is not None:  # the race chooses its methods and seeds
+            return {"within": self.race.text, "method": None, "seeds": None}
         if self.looks is None:
             return {"seeds": write_seeds(self.seeds)}
         return {"seeds": AUTO, "min_seeds": self.looks[0], "max_seeds": self.looks[1]}
