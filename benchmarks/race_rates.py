@@ -2,10 +2,10 @@
 
     python benchmarks/race_rates.py [races per row, 2000 unless given]
 
-A race has a baseline, which is never dropped, and candidates. Their scores are noise as in `error_rates.py`, plus what each method is
-truly better than the baseline by. After each seed from `FIRST` to `LAST` a candidate leaves that is shown to be worse than the
-method with the best mean, by the rule of `comparison/racing/drop_rule.py`; the race ends when the decision stands or the
-seeds are used up. The rule that ends a race because no number of seeds would help is left out: fewer looks drop less.
+A race has a baseline, which is never dropped, and candidates. Their scores are noise as in `error_rates.py`, plus what each
+method is truly better than the baseline by. After each seed from `FIRST` to `LAST` a candidate leaves that is shown to be worse
+than the method with the best mean, by the rule of `comparison/racing/drop_rule.py`; the race ends when all methods are told apart
+or the seeds are used up. The rule that ends a race because no number of seeds would help is left out: fewer looks drop less.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ EFFECTS: dict[str, Callable[[int], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of the races: `best_dropped` of those that dropped the truly best candidate, `winner` of those that called any candidate
-    better than the baseline at the end, `right` of those that called the best one so; and `runs`, the share of the runs of a
-    comparison without drops under as many seeds as `LAST`."""
+    """Shares of the races, and of their runs.
+
+    `best_dropped` is the share of races that dropped the truly best candidate (the first one, where all are equal), `winner` of
+    those that called any candidate better than the baseline at the end, and `right` of those that called the best one so. `runs`
+    is the share of the runs of a comparison without drops, under `LAST` seeds.
+    """
 
     best_dropped: float
     winner: float

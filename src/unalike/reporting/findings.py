@@ -327,7 +327,8 @@ def race(content: ReportContent) -> str:
     return (
         f"{course} From {wording.plural(content.looks[0], 'seed')} on, a method that was shown to be worse than the best one was "
         f"dropped after each seed. Each look uses the level {level}, corrected for the number of methods, so that the best "
-        f"method is dropped with a probability of at most {wording.share(ALPHA)}, and so that equal methods get a winner at most as often."
+        f"method is dropped with a probability of at most {wording.share(ALPHA)}, and so that equal methods get a winner at most "
+        "as often."
     )
 
 
