@@ -14,7 +14,7 @@ import typer
 
 import unalike as ua
 from unalike.cli import app
-from unalike.comparison.facts import flag
+from unalike.comparison.command_line import flag
 from unalike.core import options as declared
 from unalike.core.options import default_of, options_of, written, written_config
 from unalike.runtime.setup.run_options import RunOptions

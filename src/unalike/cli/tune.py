@@ -56,8 +56,8 @@ def command(
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import sentences, tables
+    from unalike.comparison.command_line import command_line
     from unalike.comparison.compare import labelled_methods
-    from unalike.comparison.facts import command_line
     from unalike.tuning.tune import VAL, TuneRequest, run_tuning
 
     given = given_flags(context)

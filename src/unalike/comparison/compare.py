@@ -14,10 +14,10 @@ from unalike._utils.functions import is_recorded
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import UserProgress, progress_bar, progress_reporting
 from unalike.comparison.comparison import Comparison
+from unalike.comparison.comparison_json import ComparisonFacts
+from unalike.comparison.comparison_json_of_cells import facts_of, method_text, sampling_of
 from unalike.comparison.cost_estimate import Estimate
 from unalike.comparison.experiment import Cell, Experiment
-from unalike.comparison.experiment_facts import facts_of, method_text, sampling_of
-from unalike.comparison.facts import ComparisonFacts
 from unalike.comparison.racing.race import RaceStart
 from unalike.comparison.racing.race_budget import USUAL
 from unalike.comparison.racing.short_list import SHORT_LIST, runnable_methods

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from unalike._utils.errors import UnalikeError
 from unalike._utils.notebook import paragraph
 from unalike._utils.tensor_files import write_bytes
-from unalike.comparison.facts import FILE, ComparisonFacts, facts_of_run, read_facts
+from unalike.comparison.comparison_json import FILE, ComparisonFacts, read_facts
+from unalike.comparison.run_as_comparison import facts_of_run
 from unalike.metrics.columns import Columns, derived
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory

@@ -9,8 +9,8 @@ from typing import Any
 
 from unalike._utils.errors import warn
 from unalike._utils.spec import slug
-from unalike.comparison.comparison_folder import MACHINE
-from unalike.comparison.facts import FILE, ComparisonFacts
+from unalike.comparison.comparison_json import FILE, ComparisonFacts
+from unalike.comparison.joining.comparability import MACHINE
 from unalike.comparison.seed_plan import AUTO, read_numbers
 from unalike.core.options import SimulationOptions, written
 from unalike.runtime.records.run_directory import RunDirectory

@@ -19,9 +19,9 @@ from unalike._utils.system.locks import is_locked
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.comparison.comparison import Comparison, client_rounds, labelled, last_rounds
+from unalike.comparison.comparison_json import ComparisonFacts
 from unalike.comparison.cost_estimate import ROUNDS, Estimate, calibrate
 from unalike.comparison.earlier_reports import keep_report
-from unalike.comparison.facts import ComparisonFacts
 from unalike.comparison.racing.race import CellSeconds, Race, RaceStart
 from unalike.comparison.standings import PlannedCell, save_cells
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun

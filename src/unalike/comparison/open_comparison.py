@@ -9,7 +9,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike.comparison import standings
 from unalike.comparison.comparison import Comparison
-from unalike.comparison.facts import FILE, facts_from
+from unalike.comparison.comparison_json import FILE, facts_from
 from unalike.comparison.joining.merging import merge, relabelled
 from unalike.comparison.standings import PlannedCell
 from unalike.runtime.records.history import DIVERGED

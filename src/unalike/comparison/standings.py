@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.comparison_json import ComparisonFacts
 from unalike.metrics.columns import Column, Columns
 from unalike.metrics.named_metrics import significant
 from unalike.runtime.records.history import DIVERGED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unalike._utils.errors import UnalikeError
 from unalike.comparison.comparison import Comparison
-from unalike.comparison.comparison_folder import ComparisonFolder
+from unalike.comparison.joining.comparability import ComparisonFolder
 from unalike.comparison.joining.merging import merge, with_shared_labels
 from unalike.reporting import wording
 

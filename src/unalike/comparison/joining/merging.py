@@ -9,7 +9,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from unalike.comparison.comparison import Comparison, in_method_order
-from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.comparison_json import ComparisonFacts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from typing import Any, Self
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.spec import Call, parse
-from unalike.comparison.experiment_facts import method_text
+from unalike.comparison.comparison_json_of_cells import method_text
 from unalike.core.options import ModelOptions, WorkOptions, options_of
 from unalike.core.work import Work
 from unalike.data.partitioning import feature_skew, scheme

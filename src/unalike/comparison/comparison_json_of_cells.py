@@ -1,4 +1,4 @@
-"""The facts about an experiment, derived from the run configs of its cells."""
+"""What `comparison.json` says of an experiment, derived from the run configs of its cells."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +9,9 @@ import numpy as np
 import tomli_w
 import torch
 
+from unalike.comparison.command_line import command_line
+from unalike.comparison.comparison_json import ComparisonFacts, versions
 from unalike.comparison.experiment import Cell
-from unalike.comparison.facts import ComparisonFacts, command_line, versions
 from unalike.comparison.references import untuned
 from unalike.comparison.seed_plan import write_seeds
 from unalike.core.options import SeedOptions, options_of, written

@@ -1,139 +1,20 @@
-"""The facts that a report shows beside its tables, the file `comparison.json` with them, and the command that repeats a result."""
+"""A run as a comparison of one method under one seed: what `comparison.json` says of it, or would say."""
 
 from __future__ import annotations
 
-import json
 import math
-import platform
-import shlex
 import tomllib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.tensor_files import write_bytes
-from unalike._utils.validated import explain_errors
-from unalike._utils.version import __version__
-from unalike.core.options import (
-    TrainingOptions,
-    TuningOptions,
-    WorkOptions,
-    options_of,
-    written_config,
-)
+from unalike.comparison.comparison_json import FILE, ComparisonFacts, read_facts
+from unalike.core.options import TrainingOptions, WorkOptions, written_config
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
-from unalike.statistics.sampling import SharedFacts
 
 if TYPE_CHECKING:
     from unalike.data.partition_plan import PartitionPlan
-
-FILE = "comparison.json"
-ENTRIES = {
-    "methods": {"label", "spec", "protocols"},
-    "ends": {"method", "seed", "rounds", "why", "selected"},
-    "wire": {"method", "direction", "what", "bytes"},
-    "confusions": {"method", "classes", "counts"},
-}
-"""Keys that each entry of a list of facts must have."""
-FIRST = ("data", "partition", "clients", "method", "baseline", "model", "rounds", "seeds", "seed")
-"""Flags that come first, in this order; the others keep the order of the configuration."""
-ON = [name for name, option in options_of(TuningOptions).items() if option.default is True]
-"""Options that are on unless a flag turns them off."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonFacts(SharedFacts):
-    """Facts about a comparison: how its data differs, what crosses the wire, how to repeat it.
-
-    Attributes:
-        methods: one entry per method: its label, its spec with every field, the protocols that scored it, (`untuned`)
-            what of it ran with default settings, and (`work`) how its local training differs from the baseline's.
-        label_counts: client -> class -> training samples; None for regression.
-        wire: what each method sends, as rows of `method direction what bytes`.
-        notes: warnings to show above the results.
-        clients: names of the clients.
-    """
-
-    methods: list[dict[str, Any]]
-    label_counts: dict[str, dict[str, int]] | None = None
-    wire: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    clients: list[str] = field(default_factory=list)
-
-    def save(self, folder: Path) -> None:
-        """Write `comparison.json` into a folder."""
-        write_bytes(folder / FILE, json.dumps(asdict(self), indent=1).encode())
-
-
-def read_facts(folder: Path) -> ComparisonFacts:
-    """Read `comparison.json` from a folder. Raises `ValueError` if its content is not valid."""
-    return facts_from((folder / FILE).read_bytes(), FILE)
-
-
-def facts_from(content: str | bytes, file: str) -> ComparisonFacts:
-    """The facts in JSON. Raises `ValueError`, with the name of the file, if its content is not valid."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        facts: ComparisonFacts = TypeAdapter(ComparisonFacts).validate_json(content)
-        tomllib.loads(facts.config)
-    except ValidationError as error:
-        raise ValueError(f"{file}: {explain_errors(error)}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{file}: config: {error}") from None
-    for name, needed in ENTRIES.items():
-        for entry in getattr(facts, name):
-            if missing := sorted(needed - entry.keys()):
-                raise ValueError(f"{file}: an entry of {name} lacks {', '.join(missing)}")
-    if not facts.methods:
-        raise ValueError(f"{file}: no methods")
-    return facts
-
-
-def versions() -> dict[str, str]:
-    """Versions of the software that a result depends on."""
-    import numpy as np
-    import torch
-
-    return {
-        "unalike": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def command_line(command: str, config: dict[str, Any]) -> str:
-    """The command line for a configuration with flags as keys; a list repeats its flag.
-
-    Without `data` the clients came from a program, and no shell command can repeat the run. The result is then a comment
-    that says how to repeat it.
-    """
-    if "data" not in config:
-        return f"# the clients came from a program: call ua.{command}(...) there with the configuration below"
-    known = [k for k in FIRST if k in config]
-    words = ["unalike", command]
-    for key in [*known, *(k for k in config if k not in known)]:
-        values = config[key] if isinstance(config[key], list | tuple) else [config[key]]
-        for value in values:
-            words += flag(key, value)
-    return shlex.join(words)
-
-
-def flag(key: str, value: Any) -> list[str]:
-    """The words of one flag. None is no flag; True is a flag without a value, and False one with `no` if True is the default."""
-    name = key.replace("_", "-")
-    if value is None or (value is False and key not in ON):
-        return []
-    return (
-        [f"--{name}"]
-        if value is True
-        else [f"--no-{name}"]
-        if value is False
-        else [f"--{name}", str(value)]
-    )
 
 
 def facts_of_run(folder: Path, history: History) -> ComparisonFacts:
