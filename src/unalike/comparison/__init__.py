@@ -4,6 +4,6 @@
 `cost_estimate.py` estimates the cost from a few rounds, `standings.py` reads a comparison that still runs. The folder `racing`
 lets a short list of methods race, `joining` puts several comparisons side by side, `sweep` runs them over a grid of settings. What
 a report shows beside its tables is in `comparison_json.py`; it is derived from the cells of an experiment
-(`comparison_json_of_cells.py`) or from the folder of a single run (`run_as_comparison.py`). Imports `reporting`, `runtime` and below.
-Start reading at `compare.py`.
+(`comparison_json_of_cells.py`) or from the folder of a single run (`run_as_comparison.py`). Imports `reporting`, `runtime` and
+below. Start reading at `compare.py`.
 """

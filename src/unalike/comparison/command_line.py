@@ -5,9 +5,21 @@ from typing import Any
 
 from unalike.core.options import TuningOptions, options_of
 
-FIRST = ("data", "partition", "clients", "method", "baseline", "model", "rounds", "seeds", "seed")
+FIRST_FLAGS = (
+    "data",
+    "partition",
+    "clients",
+    "method",
+    "baseline",
+    "model",
+    "rounds",
+    "seeds",
+    "seed",
+)
 """Flags that come first, in this order; the others keep the order of the configuration."""
-ON = [name for name, option in options_of(TuningOptions).items() if option.default is True]
+ON_BY_DEFAULT = [
+    name for name, option in options_of(TuningOptions).items() if option.default is True
+]
 """Options that are on unless a flag turns them off."""
 
 
@@ -19,24 +31,24 @@ def command_line(command: str, config: dict[str, Any]) -> str:
     """
     if "data" not in config:
         return f"# the clients came from a program: call ua.{command}(...) there with the configuration below"
-    known = [k for k in FIRST if k in config]
+    first = [key for key in FIRST_FLAGS if key in config]
+    others = [key for key in config if key not in first]
     words = ["unalike", command]
-    for key in [*known, *(k for k in config if k not in known)]:
-        values = config[key] if isinstance(config[key], list | tuple) else [config[key]]
-        for value in values:
-            words += flag(key, value)
+    for key in [*first, *others]:
+        value = config[key]
+        repeated = value if isinstance(value, list | tuple) else [value]
+        for one in repeated:
+            words += flag(key, one)
     return shlex.join(words)
 
 
 def flag(key: str, value: Any) -> list[str]:
     """The words of one flag. None is no flag; True is a flag without a value, and False one with `no` if True is the default."""
     name = key.replace("_", "-")
-    if value is None or (value is False and key not in ON):
+    if value is None or (value is False and key not in ON_BY_DEFAULT):
         return []
-    return (
-        [f"--{name}"]
-        if value is True
-        else [f"--no-{name}"]
-        if value is False
-        else [f"--{name}", str(value)]
-    )
+    if value is True:
+        return [f"--{name}"]
+    if value is False:
+        return [f"--no-{name}"]
+    return [f"--{name}", str(value)]

@@ -17,6 +17,7 @@ from unalike.comparison.seed_plan import write_seeds
 from unalike.core.options import SeedOptions, options_of, written
 from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
+from unalike.data.ragged import Ragged
 from unalike.methods.part import registry
 from unalike.methods.plan import Stage
 from unalike.runtime.records.run_directory import plain
@@ -48,39 +49,30 @@ def facts_of(
     """
     run_configs = {cell.label: cell.run_config for cell in cells if cell.seed == seeds[0]}
     first = run_configs[baseline]
-    usual = first.work.record
-    config = {
+
+    # The configuration has the names of flags as keys: it repeats the comparison, as a file or as a command.
+    is_first = baseline == next(iter(methods))
+    config: dict[str, Any] = {
         **source,
         "method": [method_text(method) for method in methods.values()],
-        "baseline": None if baseline == next(iter(methods)) else method_text(methods[baseline]),
+        "baseline": None if is_first else method_text(methods[baseline]),
         "model": first.model_name,
-        **(
-            {}
-            if first.start is None
-            else {"start": first.start.path, "start_partial": first.start.partial}
-        ),
-        "seeds": write_seeds(seeds),
-        **asked,
-        **{
-            name: value
-            for name, value in written(first.options).items()
-            if name not in options_of(SeedOptions)
-        },
-        **written(first.work),
     }
+    if first.start is not None:
+        config |= {"start": first.start.path, "start_partial": first.start.partial}
+    config |= {"seeds": write_seeds(seeds), **asked}
+    seed_options = options_of(SeedOptions)
+    for name, value in written(first.options).items():
+        if name not in seed_options:
+            config[name] = value
+    config |= written(first.work)
+
+    described = []
+    for label, run_config in run_configs.items():
+        text = method_text(methods[label])
+        described.append(_method_entry(label, text, run_config, usual=first.work.record))
     return ComparisonFacts(
-        methods=[
-            {
-                "label": label,
-                "spec": repr(run_config.plan),
-                "protocols": _scored_protocols(run_config),
-                "untuned": untuned(method_text(methods[label])),
-                "work": ", ".join(
-                    f"{n}={v!r}" for n, v in run_config.work.record.items() if v != usual[n]
-                ),
-            }
-            for label, run_config in run_configs.items()
-        ],
+        methods=described,
         baseline=baseline,
         config=tomli_w.dumps(plain(config)),
         command=command_line("compare", config),
@@ -97,11 +89,30 @@ def facts_of(
     )
 
 
+def _method_entry(
+    label: str, text: str, run_config: RunConfig, usual: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What is said of one method; `usual` is the local training of the baseline."""
+    own_work = [
+        f"{name}={value!r}"
+        for name, value in run_config.work.record.items()
+        if value != usual[name]
+    ]
+    return {
+        "label": label,
+        "spec": repr(run_config.plan),
+        "protocols": _scored_protocols(run_config),
+        "untuned": untuned(text),
+        "work": ", ".join(own_work),
+    }
+
+
 def save_run_facts(run: Run, label: str, source: dict[str, Any]) -> None:
     """Write `comparison.json` into the folder of a run, if it has one. `source`: flags that describe the run's data."""
     if run.out is None:
         return
-    label, seed = registry.spelled(label), run.run_config.options.seed
+    label = registry.spelled(label)
+    seed = run.run_config.options.seed
     cell = Cell(label, seed, run.run_config)
     facts = facts_of([cell], {label: label}, label, [seed], source)
     replace(facts, ends=[cell.end(run)], notes=[*run.warnings]).save(run.out)
@@ -111,28 +122,50 @@ def sampling_of(populations: Sequence[Population], folds: int | None) -> SeedDra
     """The draws of seeds, told from the clients of two of them; unknown for one seed."""
     if len(populations) < 2:
         return UNSAID
-    parts = [(population.train, population.test, population.val) for population in populations]
-    if all((a.sizes == b.sizes).all() and (a.values == b.values).all() for a, b in zip(*parts)):
+    first, second = populations[:2]
+    first_parts = (first.train, first.test, first.val)
+    second_parts = (second.train, second.test, second.val)
+    if all(_same_rows(a, b) for a, b in zip(first_parts, second_parts)):
         return SeedDraws(TRAINING)
-    owned = [[np.sort(np.concatenate(rows)) for rows in zip(*three)] for three in parts]
-    same_samples = populations[0].x is populations[1].x or torch.equal(
-        populations[0].x, populations[1].x
-    )
-    tests = [[np.sort(rows) for rows in population.test] for population in populations]
-    if same_samples and len(tests[0]) == len(tests[1]) and all(map(np.array_equal, *tests)):
-        return SeedDraws(
-            TRAINING
-        )  # as after tuning: training and validation samples are drawn anew, the tests are not
-    if not same_samples or len(owned[0]) != len(owned[1]) or not all(map(np.array_equal, *owned)):
-        first, second = (np.sort(population.test.values) for population in populations[:2])
-        return SeedDraws(
-            DIVISIONS if same_samples and np.array_equal(first, second) else PARTITIONS
-        )
-    train, test = len(populations[0].train.values), len(populations[0].test.values)
-    left_out = not any(
+
+    # As after tuning: training and validation samples are drawn anew, the tests are not.
+    same_samples = first.x is second.x or torch.equal(first.x, second.x)
+    if same_samples and _same_sets(_sorted_rows(first.test), _sorted_rows(second.test)):
+        return SeedDraws(TRAINING)
+
+    # Clients whose samples differ as a whole are other clients.
+    if not same_samples or not _same_sets(_owned_rows(first_parts), _owned_rows(second_parts)):
+        first_tests, second_tests = np.sort(first.test.values), np.sort(second.test.values)
+        same_tests = same_samples and np.array_equal(first_tests, second_tests)
+        return SeedDraws(DIVISIONS if same_tests else PARTITIONS)
+
+    # The same clients, whose own samples are divided anew; or whole clients that are left out of training.
+    tested_clients_train = any(
         population.sizes[population.test.sizes > 0].any() for population in populations
     )
-    return SeedDraws(OWNERS if left_out else SPLITS, test / train, folds)
+    overlap = len(first.test.values) / len(first.train.values)
+    return SeedDraws(SPLITS if tested_clients_train else OWNERS, overlap, folds)
+
+
+def _same_rows(first: Ragged, second: Ragged) -> bool:
+    """Whether all clients have the same rows in the same order."""
+    same_sizes = (first.sizes == second.sizes).all()
+    return bool(same_sizes and (first.values == second.values).all())
+
+
+def _sorted_rows(rows: Ragged) -> list[np.ndarray]:
+    """The rows of each client in ascending order."""
+    return [np.sort(of_client) for of_client in rows]
+
+
+def _owned_rows(parts: Sequence[Ragged]) -> list[np.ndarray]:
+    """All rows of each client, of training, test and validation together, in ascending order."""
+    return [np.sort(np.concatenate(of_client)) for of_client in zip(*parts)]
+
+
+def _same_sets(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
+    """Whether as many clients have the same rows each."""
+    return len(first) == len(second) and all(map(np.array_equal, first, second))
 
 
 def method_text(method: object) -> str:
@@ -142,37 +175,31 @@ def method_text(method: object) -> str:
 
 def _scored_protocols(run_config: RunConfig) -> list[str]:
     """The protocols that score a model of the last stage. The models of this stage are the result of the run."""
-    last = [step for step in run_config.outline if isinstance(step, Stage)][-1]
+    stages = [step for step in run_config.outline if isinstance(step, Stage)]
+    last = stages[-1]
     model = last.model or run_config.model
-    shared, personal = last.method.has_shared_model(model), last.method.is_personal(model)
+    shared = last.method.has_shared_model(model)
+    personal = last.method.is_personal(model)
     is_scored = {
         "server": shared,
         "clients": shared,
         "personal": personal,
         "local": not last.pooled,
     }
-    return [
-        name
-        for name in dict.fromkeys((*run_config.options.protocols, "personal"))
-        if is_scored[name]
-    ]
+    protocols = dict.fromkeys((*run_config.options.protocols, "personal"))
+    return [name for name in protocols if is_scored[name]]
 
 
 def _data_facts(population: Population) -> dict[str, Any]:
     """Numbers that describe how the clients' data differs."""
-    counts = (
-        population.label_counts()
-        if population.classes
-        else np.zeros((len(population), 0), np.int64)
-    )
+    counts = np.zeros((len(population), 0), np.int64)
+    if population.classes:
+        counts = population.label_counts()
     facts: dict[str, Any] = {"clients": len(population), "hash": population.fingerprint}
-    if population.plan is not None:
-        facts = {
-            "data": population.plan.data,
-            "partition": population.plan.spec,
-            **facts,
-            "hash": population.plan.hash,
-        }
+    plan = population.plan
+    if plan is not None:
+        named = {"data": plan.data, "partition": plan.spec}
+        facts = {**named, **facts, "hash": plan.hash}
     return facts | summary(population.sizes, counts)
 
 

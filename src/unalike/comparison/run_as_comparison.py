@@ -23,16 +23,14 @@ def facts_of_run(folder: Path, history: History) -> ComparisonFacts:
     config = directory.config or {}
     if not directory.finished:
         progress = f"{history.last['round']} of {config['rounds']} rounds"
-        return _mark_unfinished(
-            _facts_of_directory(directory, history), progress, directory.diverged
-        )
-    saved = read_facts(folder) if (folder / FILE).exists() else None
-    kept = {} if saved is None else tomllib.loads(saved.config)
-    if saved is None or any(
-        kept.get(name) != config.get(name) for name in MAY_DIFFER
-    ):  # it was continued otherwise
+        facts = _facts_of_directory(directory, history)
+        return _mark_unfinished(facts, progress, directory.diverged)
+    if not (folder / FILE).exists():
         return _facts_of_directory(directory, history)
-    return saved
+    saved = read_facts(folder)
+    saved_config = tomllib.loads(saved.config)
+    was_continued_otherwise = any(saved_config.get(name) != config.get(name) for name in MAY_DIFFER)
+    return _facts_of_directory(directory, history) if was_continued_otherwise else saved
 
 
 def _mark_unfinished(facts: ComparisonFacts, progress: str, diverged: str) -> ComparisonFacts:
@@ -54,20 +52,22 @@ def _facts_of_directory(directory: RunDirectory, history: History) -> Comparison
     from unalike.data.partition_plan import PartitionPlan
     from unalike.data.ragged import client_name
 
-    folder, config = directory.path, directory.config or {}
-    data, label = config["data"], directory.asked
+    folder = directory.path
+    config = directory.config or {}
+    data = config["data"]
+    label = directory.asked
     plan = PartitionPlan.load(folder) if (folder / "plan.json").exists() else None
-    names = (
-        list(plan.names)
-        if plan
-        else directory.names or list(map(client_name, range(data["clients"])))
-    )
+    names = directory.names or [client_name(k) for k in range(data["clients"])]
+    if plan is not None:
+        names = list(plan.names)
     counts = None
     if plan is not None and data.get("classes"):
-        counts = {
-            n: dict(zip(data["classes"], row))
-            for n, row in zip(names, plan.counts.tolist(), strict=True)
-        }
+        counts = {}
+        for name, row in zip(names, plan.counts.tolist(), strict=True):
+            counts[name] = dict(zip(data["classes"], row))
+    partition = _data_facts(data, plan)
+    if plan is not None:
+        partition |= summary(plan.train.sizes, plan.counts)
     return ComparisonFacts(
         methods=[
             {"label": label, "spec": config["method"], "protocols": _scored_protocols(history)}
@@ -75,11 +75,11 @@ def _facts_of_directory(directory: RunDirectory, history: History) -> Comparison
         baseline=label,
         config=tomli_w.dumps(plain(_flags(config))),
         command="# the run came from a program: call ua.run(...) there with the configuration below",
-        partition=_data_facts(data, plan)
-        | (summary(plan.train.sizes, plan.counts) if plan else {}),
+        partition=partition,
         label_counts=counts,
         notes=directory.notes,
-        versions={"unalike": config["unalike"]},  # the directory records no other version
+        # the directory records no other version
+        versions={"unalike": config["unalike"]},
         seed=config["seed"],
         clients=names,
         ends=_run_end(directory, history),
@@ -88,27 +88,40 @@ def _facts_of_directory(directory: RunDirectory, history: History) -> Comparison
 
 def _scored_protocols(history: History) -> list[str]:
     """The protocols that have scores in a run's history."""
-    columns = history.columns.scores
-    return [
-        c.protocol for c in columns if any(not math.isnan(c.value(row)) for row in history.rows)
-    ]
+    protocols = []
+    for column in history.columns.scores:
+        if any(not math.isnan(column.value(row)) for row in history.rows):
+            protocols.append(column.protocol)
+    return protocols
 
 
 def _run_end(directory: RunDirectory, history: History) -> list[dict[str, Any]]:
     """The entry of `ends` for a run; none for a run that has not ended."""
     if not directory.finished:
         return []
-    last = next(event for event in reversed(directory.events) if event["event"] == "finished")
-    run = {"method": directory.asked, "seed": (directory.config or {})["seed"]}
-    return [run | {"rounds": last["round"], "why": last["why"], "selected": history.final}]
+    ends = [event for event in directory.events if event["event"] == "finished"]
+    last = ends[-1]
+    seed = (directory.config or {})["seed"]
+    return [
+        {
+            "method": directory.asked,
+            "seed": seed,
+            "rounds": last["round"],
+            "why": last["why"],
+            "selected": history.final,
+        }
+    ]
 
 
 def _flags(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration of a run with the keys of a comparison's configuration, so that the two can be compared."""
-    data, asked = config["data"], ("unalike", "seed", "metrics", "work", "model", "data")
+    data = config["data"]
+    server_samples = {name: data[name] for name in ("val", "test", "proxy") if name in data}
+    not_flags = ("unalike", "seed", "metrics", "work", "model", "data")
+    flags = {name: value for name, value in config.items() if name not in not_flags}
     return {
-        **{k: data[k] for k in ("val", "test", "proxy") if k in data},
-        **{k: v for k, v in config.items() if k not in asked},
+        **server_samples,
+        **flags,
         **written_config(config, TrainingOptions),
         "method": [config["method"]],
         "model": config["model"]["name"],
