@@ -218,9 +218,11 @@ def prepare_experiment(
     command-line flags that make the same clients, for the command in the report; derived if the data is a name. Raises
     `UnalikeError` if something cannot be run.
     """
+    # What needs no data is checked first, so that a mistake is told at once.
     by_label = labelled_methods([*SHORT_LIST] if methods is None else methods)
     baseline = baseline or next(iter(by_label), "")
-    baseline = baseline if baseline in by_label else method_text(baseline)
+    if baseline not in by_label:
+        baseline = method_text(baseline)
     _check_selection(by_label, plan.seeds, baseline)
     if smallest_effect is not None and not smallest_effect >= 0:
         raise UnalikeError(
@@ -238,6 +240,8 @@ def prepare_experiment(
     # The other methods of a race are tried on the clients below: one that cannot run here is left out.
     checked = [by_label[baseline]] if methods is None else [*by_label.values()]
     options = check_inputs(checked, has_test=request.has_test, record=record, **training)
+
+    # The clients of every seed are drawn; their warnings are given once, and stand in the report.
     given = request.read(needs_test="server" in options.protocols, compared=True)
     warned = _warnings_of(given, plan.seeds)
     notes = [*warned.values()]
@@ -260,10 +264,13 @@ def prepare_experiment(
             raise UnalikeError(f"the baseline {baseline} cannot run: {cannot_run[baseline]}")
         by_label = {label: by_label[label] for label in accepted}
     cells = [Cell(label, seed, prepare(label, seed)) for seed in plan.seeds for label in by_label]
-    _check_scored(cells[0].run_config)
+    first_run = cells[0].run_config
+    _check_scored(first_run)
+
+    # The report says how to repeat the comparison: by flags, or where something has none, from the program.
     flags = request.flags if source is None else source
     if request.data is not None and flags:
-        flags = {**flags, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
+        flags = {**flags, "partition": given.scheme, "clients": len(first_run.population)}
     asked = plan.flags | {
         "smallest_effect": smallest_effect,
         "across": None if across == "pooled" else across,
@@ -271,23 +278,23 @@ def prepare_experiment(
     }
     if isinstance(work, Mapping):
         asked["work"] = "; ".join(f"{label}: {one}" for label, one in works.items())
+    notes += [note for note in first_run.data_notes if note not in warned]
     facts = replace(
         facts_of(cells, by_label, baseline, plan.seeds, flags, asked),
         looks=plan.looks,
         sampling=sampling_of([given.of(seed) for seed in plan.seeds[:2]], request.folds),
         smallest_effect=smallest_effect,
         across=across,
-        notes=[*notes, *(note for note in cells[0].run_config.data_notes if note not in warned)],
+        notes=notes,
     )
+    recorded = first_run.work.record.values()
     without_flags = {
         "model": source is None and not isinstance(model, str),
         "test": source is None and request.test is not None,
         "proxy": source is None and proxy is not None,
         "metrics": source is None and bool(metrics),
         "work by method": isinstance(work, Mapping),
-        "a function of local training": any(
-            map(is_recorded, cells[0].run_config.work.record.values())
-        ),
+        "a function of local training": any(is_recorded(value) for value in recorded),
     }
     race = None if plan.race is None else RaceStart(plan.race, cannot_run)
     return Experiment(cells, _with_command_of_program(facts, without_flags), race)
@@ -342,10 +349,10 @@ def _work_of_each(
     work: object, loss: str | LossFunction | None, by_label: Mapping[str, object]
 ) -> dict[str, Work | None]:
     """Label -> its local training; None for the usual one. Raises `UnalikeError` for anything else."""
-    given: Mapping[str, Any] = work if isinstance(work, Mapping) else dict.fromkeys(by_label, work)
-    if strange := given.keys() - by_label.keys():
+    works: Mapping[str, Any] = work if isinstance(work, Mapping) else dict.fromkeys(by_label, work)
+    if strange := works.keys() - by_label.keys():
         raise unknown("method with local training of its own", min(strange), by_label)
-    return {label: with_loss(given.get(label), loss) for label in by_label}
+    return {label: with_loss(works.get(label), loss) for label in by_label}
 
 
 def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline: str) -> None:
@@ -362,21 +369,21 @@ def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline:
 
 def _warnings_of(given: GivenClients, seeds: list[int]) -> dict[str, str]:
     """Draw the clients of every seed, and give each warning once: its text -> the text with the seeds, unless all seeds warn so."""
-    found: dict[str, list[int]] = {}
+    seeds_of: dict[str, list[int]] = {}
     for seed in seeds:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             given.of(seed)
         for text in dict.fromkeys(str(warning.message) for warning in caught):
-            found.setdefault(text, []).append(seed)
-    some = {
-        text: f"seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
-        for text, own in found.items()
-        if own != seeds
-    }
-    told = {text: f"{text} ({some[text]})" if text in some else text for text in found}
-    for text in told.values():
-        warn(text)
+            seeds_of.setdefault(text, []).append(seed)
+
+    told = {}
+    for text, warned_seeds in seeds_of.items():
+        told[text] = text
+        if warned_seeds != seeds:
+            noun = "seed" if len(warned_seeds) == 1 else "seeds"
+            told[text] = f"{text} ({noun} {', '.join(map(str, warned_seeds))})"
+        warn(told[text])
     return told
 
 

@@ -41,8 +41,10 @@ class SeedPlan:
                 )
             return cls(list(range(max_seeds)), (min_seeds, max_seeds))
         try:
-            listed = isinstance(seeds, Iterable) and not isinstance(seeds, str)
-            numbers = [index(s) for s in seeds] if listed else list(range(index(seeds)))  # type: ignore[arg-type, union-attr]
+            if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+                numbers = [index(seed) for seed in seeds]
+            else:
+                numbers = list(range(index(seeds)))  # type: ignore[arg-type]
         except TypeError:
             raise UnalikeError(
                 f"seeds={seeds!r}: expected how many (3), which ([0, 1, 4]) or 'auto'"
@@ -73,11 +75,9 @@ def read_seeds(text: str) -> list[int] | str:
 
     Raises `UnalikeError` for other texts.
     """
-    return (
-        AUTO
-        if text == AUTO
-        else read_numbers(text, ", or auto (add seeds until the decision stands)")
-    )
+    if text == AUTO:
+        return AUTO
+    return read_numbers(text, ", or auto (add seeds until the decision stands)")
 
 
 def read_numbers(text: str, others: str = "") -> list[int]:
@@ -95,4 +95,6 @@ def write_seeds(seeds: Sequence[int]) -> str:
     """The value of `--seeds` for these seeds: `3` for 0, 1, 2; `0,1,4` for others; `4,` for one seed alone."""
     if list(seeds) == list(range(len(seeds))):
         return str(len(seeds))
-    return f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))
+    if len(seeds) == 1:
+        return f"{seeds[0]},"
+    return ",".join(map(str, seeds))
