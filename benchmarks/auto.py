@@ -31,7 +31,7 @@ from unalike.engine.threads import threads_for
 from unalike.methods.plan import steps_of
 from unalike.runtime.processes import launch
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import RunConfig, prepare_run
+from unalike.runtime.setup.run_config import RunConfig, configure_run
 from unalike.runtime.stages.local_backend import LocalBackend, LocalStage
 
 SIZES = {
@@ -66,7 +66,7 @@ def module_of(name: str) -> nn.Module:
 
 def config(name: str, clients: list[ua.ClientData], executor: str, rounds: int) -> RunConfig:
     work = ua.Work(batch_size=BATCH, lr=0.01)
-    made = prepare_run(
+    made = configure_run(
         "fedavg", clients, model=module_of(name), rounds=rounds, executor=executor, work=work
     )
     return made.here()

@@ -27,7 +27,7 @@ from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
 from unalike.runtime.processes.launch import backend_here
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalBackend
 
 
@@ -112,7 +112,7 @@ def ours(
     executor, _, precision = contender.partition(" bf16")
     executor, precision = executor, "bf16" if contender.endswith("bf16") else "float32"
     work = ua.Work(batch_size=load.batch, lr=0.01, momentum=0.9)
-    run_config = prepare_run(
+    run_config = configure_run(
         "fedavg",
         clients,
         model=load.model,

@@ -26,7 +26,7 @@ from unalike.engine.compiled.compiled_training import kernels
 from unalike.engine.threads import keep_freed_memory
 from unalike.methods.plan import steps_of
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalStage
 
 
@@ -58,7 +58,7 @@ def first_stage(name: str, executor: str) -> LocalStage:
         for x, y in zip(*arrays(name))
     ]
     work = ua.Work(batch_size=WORKLOADS[name].batch, lr=LR, momentum=MOMENTUM)
-    run_config = prepare_run(
+    run_config = configure_run(
         "fedavg", clients, model=network(name), rounds=1, work=work, executor=executor
     )
     stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))

@@ -24,7 +24,7 @@ from unalike.data import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import steps_of
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalStage
 
 SAMPLES, EACH, FEATURES, CLASSES = 8000, 8, 32, 10
@@ -53,7 +53,7 @@ def measured(method: str, clients: int, cohort: int) -> dict[str, float]:
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
-    run_config = prepare_run(
+    run_config = configure_run(
         method,
         population(clients),
         model="linear",

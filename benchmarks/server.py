@@ -19,16 +19,12 @@ from unalike.core.views import Cohort, ServerState
 from unalike.engine.threads import threads_for
 from unalike.loops import crew as compiled_loops
 from unalike.methods.plan import steps_of
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalStage
-from unalike.training.server.aggregation import StreamingSum
-from unalike.training.server.server_update import (
-    advance,
-    advance_from_sums,
-    initial_server_state,
-    make_broadcast,
-    sum_weights,
-)
+from unalike.training.server.kept_updates import KeptUpdates
+from unalike.training.server.server_round import ServerRound
+from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server.summed_updates import StreamingSum
 
 CLIENTS, TIMES, LONG = 20, 5, 5.0
 METHODS = ("fedavg", "fedlws", "fedpake")
@@ -46,28 +42,30 @@ def clients(count: int, shape: tuple[int, ...]) -> list[ua.ClientData]:
 def stacked(method: str) -> Callable[[], object]:
     """`advance` on the stacked client updates of a round."""
     runner, state, cohort = trained(method)
-    return lambda: advance(runner.state.method, runner.state.settings, state, cohort)
+    updates = KeptUpdates.in_memory(cohort.ids, cohort.stacked)
+    stage = runner.state
+    return lambda: advance(stage.method, stage.settings, state, updates, cohort.members)
 
 
-def folded(method: str) -> Callable[[], object]:
+def folded(spec: str) -> Callable[[], object]:
     """The same for a linear method, with client updates added up as they arrive."""
-    runner, state, cohort = trained(method)
-    about = runner.state.method, runner.state.settings, state
+    runner, state, cohort = trained(spec)
+    method, settings = runner.state.method, runner.state.settings
+    server = ServerRound(method, settings, state, cohort.members.clients)
     client_updates = [map_tensors(lambda t, k=k: t[k : k + 1], cohort.stacked) for k in cohort.ids]
 
     def call() -> object:
-        given = sum_weights(*about, cohort)
-        total = StreamingSum(runner.state.method, state, given)
+        total = StreamingSum(method, state, server.sum_weights(cohort))
         for client, client_update in zip(cohort.ids, client_updates):
             total.add([client], client_update)
-        return advance_from_sums(*about, total.sums, given, cohort.members)
+        return advance(method, settings, state, total.updates, cohort.members)
 
     return call
 
 
 def trained(method: str) -> tuple[LocalStage, ServerState, Cohort]:
     """A stage, its initial server state, and the client updates of a round."""
-    run_config = prepare_run(
+    run_config = configure_run(
         method,
         clients(CLIENTS, (3, 8, 8)),
         model=resnet18(),

@@ -549,7 +549,7 @@ def test_pretrained_cell_starts_from_samples_that_clients_lack():
     )
     assert execute(run_config).history.rounds["accuracy"][0] > 0.7
     assert (
-        cell.prepare().record["model"] == run_config.record["model"]
+        cell.prepare().description["model"] == run_config.description["model"]
     )  # so that an interrupted cell goes on
 
 

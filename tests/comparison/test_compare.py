@@ -463,28 +463,6 @@ def test_compare_no_column_mixes_protocols(people, small, protocol):
     )
 
 
-def test_comparison_of_an_older_version_is_read_by_the_names_of_its_columns(
-    people, small, tmp_path
-):
-    """It has no schema of its columns; its facts name the protocol of the columns without a prefix."""
-    table = small(
-        ["fedavg", "ditto"],
-        people,
-        protocol=["server", "clients"],
-        test=people[0].test,
-        out=tmp_path,
-    )
-    (tmp_path / "columns.json").unlink()
-    facts = json.loads((tmp_path / "comparison.json").read_text())
-    (tmp_path / "comparison.json").write_text(json.dumps(facts | {"plain": "server"}))
-    opened = ua.open_comparison(tmp_path)
-    assert opened.columns.plain == "server" and str(opened.decision) == str(table.decision)
-    pd.testing.assert_frame_equal(opened.summary, table.summary)
-    cell = next((tmp_path / "cells").glob("ditto*"))
-    (cell / "columns.json").unlink()
-    assert ua.open_comparison(cell).columns.plain == "server"
-
-
 def test_summary_server_and_clients_are_two_rows(people, small):
     """One shared model, two test sets: pooled over the clients, and held out at the server."""
     table = small(["fedavg"], people, seeds=1, protocol=["server", "clients"], test=people[3].test)
@@ -794,16 +772,6 @@ def test_first_line_says_what_the_interval_is_about(people, dataset, small, tmp_
         assert text in table.findings.about and str(table).startswith(table.findings.about)
     overlaps = [table.facts.sampling.overlap for table in subjects.values()]
     assert overlaps == pytest.approx([0, 1 / 3, 1 / 3, 0, 0, 0], abs=0.01)
-    stored = tmp_path / "c" / "comparison.json"
-    facts = json.loads(stored.read_text())
-    assert facts.pop("sampling")["redrawn"] == "training"
-    stored.write_text(json.dumps(facts))
-    (tmp_path / "c" / "resampled.parquet").unlink()
-    older = ua.open_comparison(tmp_path / "c")
-    assert (
-        older.findings.about
-        == "Interval: other training runs; 2 seeds; what they share was not recorded."
-    )
 
 
 def test_compare_without_data_or_with_impossible_partition_is_refused(dataset, small):

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from every_method import METHODS, SIZES, clone, federation, played, reference, rounding
-from simulation import distance, same
+from simulation import advance, distance, same
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.methods.method import Method
-from unalike.methods.part import Part, parameters
+from unalike.methods.part import overrides, parameters
 from unalike.methods.roles import (
     Aggregator,
     BaseWeights,
@@ -25,14 +25,14 @@ from unalike.methods.roles import (
 )
 from unalike.training.client.client_task import BUFFERS
 from unalike.training.client.client_update import SOLVER
-from unalike.training.server.aggregation import decode_updates
-from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server.server_update import initial_server_state, make_broadcast
 from unalike.training.server.update_checks import find_faults
-from unalike.training.wire import SCALARS, wire
+from unalike.training.server.updates import decode_updates
+from unalike.training.wire import NUMBERS_BYTES, wire
 
 every = pytest.mark.parametrize("name", METHODS)
 with_batch_norm = pytest.mark.parametrize(
-    "name", [n for n, m in METHODS.items() if m.sample_privacy is None]
+    "name", [n for n, m in METHODS.items() if m.local_gradient is None]
 )
 ADAPTED = ("perfedavg", "adapted_loss")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -112,9 +112,7 @@ def test_client_update_holds_only_shared_parameters_messages_and_shares(name):
             n.split(":")[0] for n in report.update
         } == shared  # `w:<what>` belongs to parameter w
         assert set(report.shared) == {entry for p in method.parts for entry in p.shares}
-        assert set(report.messages) <= {
-            p.name for p in method.parts if type(p).finish is not Part.finish
-        }
+        assert set(report.messages) <= {p.name for p in method.parts if overrides(p, "finish")}
         assert all(len(t) == len(SIZES) for _, t in _leaves(report))
         assert report.size.tolist() == list(SIZES)
         work = sim.settings.work
@@ -147,7 +145,7 @@ def test_wire_bytes_in_first_round_equal_bytes_of_broadcast_and_client_update(na
     items = wire(method, model, sim.executor.client_pool.context(0))
     listed = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
     assert listed["down"] == tree.nbytes(*down, *order.messages.values())
-    assert listed["up"] == (bytes_up + SCALARS if items else 0)
+    assert listed["up"] == (bytes_up + NUMBERS_BYTES if items else 0)
 
 
 @every
@@ -171,7 +169,9 @@ def test_wire_bytes_in_later_round_equal_bytes_of_broadcast_and_client_update(na
     sent = tree.nbytes(
         report.update, report.buffers, *report.messages.values(), *report.shared.values()
     ) // len(SIZES)
-    assert sum(i.bytes for i in items if i.direction == "up") == (sent + SCALARS if items else 0)
+    assert sum(i.bytes for i in items if i.direction == "up") == (
+        sent + NUMBERS_BYTES if items else 0
+    )
     order = make_broadcast(sim.method, sim.settings, sim.state, 4, [0]).to(0)
     shared = {
         n: t for n, t in (order.params | order.buffers).items() if sim.method.shares(n, model)

@@ -9,7 +9,7 @@ from simulation import Clients, Simulation, mlp
 
 from unalike.core.types import Batch
 from unalike.training.server.server_update import make_broadcast
-from unalike.training.wire import SCALARS, wire
+from unalike.training.wire import NUMBERS_BYTES, wire
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 every = pytest.mark.parametrize("name", METHODS)
@@ -85,5 +85,5 @@ def test_wire_of_scaffold_on_frozen_layer_is_that_of_two_models_without_it():
         ("down", "message of control_variates"): trained,
         ("up", "update"): trained,
         ("up", "message of control_variates"): trained,
-        ("up", "counts and loss"): SCALARS,
+        ("up", "counts and loss"): NUMBERS_BYTES,
     }

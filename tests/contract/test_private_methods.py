@@ -8,8 +8,8 @@ from simulation import Clients, Simulation, mlp
 from unalike._utils.errors import UnalikeError
 from unalike.core.types import Batch
 from unalike.data.client_data import ClientData
-from unalike.methods.part import Part
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.methods.part import overrides
+from unalike.runtime.setup.run_config import configure_run
 from unalike.training.server.server_update import initial_server_state, make_broadcast
 from unalike.training.wire import wire
 
@@ -20,7 +20,7 @@ CLIENTS = Clients.random(SIZES)
 def prepared(spec, **options):
     clients = [ClientData((CLIENTS.x[rows], CLIENTS.y[rows])) for rows in CLIENTS.train]
     proxy = CLIENTS.x[1:7], CLIENTS.y[1:7]
-    return prepare_run(
+    return configure_run(
         spec, clients, model=options.pop("model", mlp()), rounds=2, proxy=proxy, **options
     )
 
@@ -35,9 +35,7 @@ def test_method_sends_what_is_accounted_or_is_refused(name):
         "update",
         "counts and loss",
     }
-    single = any(
-        p.needs != "sums" or type(p).fold is not Part.fold or p.shares for p in method.parts
-    )
+    single = any(p.needs != "sums" or overrides(p, "fold") or p.shares for p in method.parts)
     try:
         run_config = prepared(method + "client_dp(noise_multiplier=1)")
     except UnalikeError as error:
@@ -57,7 +55,7 @@ def test_method_sends_what_is_accounted_or_is_refused(name):
     # nothing that clients are told carries what the server has of them but the model and the accounted sums
     messages = make_broadcast(private, run_config.settings, state, len(SIZES), [0]).to(0).messages
     assert all(
-        type(p).fold is Part.fold or p.name == "client_dp"
+        not overrides(p, "fold") or p.name == "client_dp"
         for p in private.parts
         if p.name in messages
     )

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from unalike.data.agreed_columns import class_counts, look_at
+from unalike.data.agreed_columns import class_counts, compare_with_encoding
 from unalike.data.table_encoding import fit
 
 ROWS = 100
@@ -32,7 +32,7 @@ def encoding(frame):
 
 @pytest.mark.filterwarnings("ignore")
 def found(frame, encoding):
-    return look_at(encoding, encoding.apply(frame, "mine"))
+    return compare_with_encoding(encoding, encoding.apply(frame, "mine"))
 
 
 def test_agreed_columns_are_not_odd(frame, encoding):

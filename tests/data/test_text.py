@@ -10,7 +10,7 @@ import torch
 from unalike._utils.errors import UnalikeError
 from unalike.data import ClientData, Dataset, Population, load, partition, text
 from unalike.data.training_vocabulary import restrict_vocabulary
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 
 SENTENCES = ["The cat saw the dog.", "A dog!", "...", "the unseen"]
 
@@ -99,7 +99,7 @@ def test_server_samples_keep_trained_words_only():
     x, y = torch.tensor([[2, 4], [4, 2], [3, 3], [3, 2]]), torch.tensor([0, 1, 0, 1])
     clients = partition(Dataset("notes", (x, y), None, ["a", "b"]), "iid", clients=1, split=0.5)
     kept = torch.tensor([[2, 3, 4, 0], [4, 9, 3, 2]])
-    job = prepare_run(
+    job = configure_run(
         "fedavg",
         clients,
         model="textcnn(vocabulary=10, embedding=2, filters=2, widths=(1,))",

@@ -221,14 +221,14 @@ def train_in_teams(folder):
 
 
 def train_in_a_team(method, nccl, folder):
-    second, follow = folder / "second", worker_process.follow
+    second, follow = folder / "second", worker_process.serve_leader
 
     def noted(worker_pool, make):
         worker = make()
         second.write_text(str(worker.run_config.population.x.device))
         follow(worker_pool, lambda: worker)
 
-    worker_process.follow, BACKENDS[KIND] = noted, Wires
+    worker_process.serve_leader, BACKENDS[KIND] = noted, Wires
     with pretended():
         found = train(method, KIND, f"distributed(workers=2, inner='batched', nccl={nccl})")
     assert second.read_text() == f"{KIND}:1"

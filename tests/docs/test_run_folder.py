@@ -49,5 +49,5 @@ def test_page_lists_every_column_that_holds_no_score(folders):
         folder / f"{table}.parquet" for folder in folders for table in ("rounds", "clients")
     ):
         names = set(pd.read_parquet(file).columns)
-        scores = {column.name for column in Columns.load(file.parent, names, "clients").all}
+        scores = {column.name for column in Columns.load(file.parent).all}
         assert [name for name in sorted(names - scores) if f"`{name}" not in PAGE] == []

@@ -13,6 +13,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.core.model import Model
+from unalike.core.model_probes import why_padding_counts
 from unalike.engine import auto
 from unalike.engine.batched import Batched, cuts
 from unalike.engine.compiled import compiled_training
@@ -20,7 +21,7 @@ from unalike.methods.plan import steps_of
 from unalike.methods.roles import Objective
 from unalike.runtime.processes import launch
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalStage
 
 
@@ -41,7 +42,7 @@ def measures(monkeypatch):
 
 def runner_of(people, model="mlp(hidden=(8,))", rounds=5, executor="auto", method="fedavg", **more):
     work = ua.Work(batch_size=5)
-    run_config = prepare_run(
+    run_config = configure_run(
         method, people, model=model, rounds=rounds, work=work, executor=executor, **more
     )
     stage = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
@@ -318,15 +319,15 @@ def test_padding_check_plain_mean_in_own_part_is_refused(dropout, method):
 
 def test_padding_check_embedding_scaled_by_frequency_is_refused():
     table = torch.nn.Embedding(9, 4, scale_grad_by_freq=True)
-    assert "scale_grad_by_freq" in Model(table).counting_padding(torch.randint(9, (3, 5)))
+    assert "scale_grad_by_freq" in why_padding_counts(Model(table), torch.randint(9, (3, 5)))
 
 
 def test_padding_check_norms_and_dropout_are_accepted():
     torch.manual_seed(0)
     norms = [torch.nn.LayerNorm(8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)]
     model = torch.nn.Sequential(*norms, torch.nn.GELU(), torch.nn.Linear(8, 3))
-    assert Model(model).counting_padding(torch.randn(5, 8)) is None
-    assert Model(model).counting_padding(torch.randn(1, 8)) is None
+    assert why_padding_counts(Model(model), torch.randn(5, 8)) is None
+    assert why_padding_counts(Model(model), torch.randn(1, 8)) is None
 
 
 def test_auto_long_run_is_measured_once(monkeypatch):
@@ -394,7 +395,7 @@ def test_auto_resumed_run_keeps_its_executor(tmp_path, monkeypatch, measures):
 
 def test_worker_pool_is_not_started_for_compiled_loops(monkeypatch):
     """Compiled loops use all cores in one process; torch does not."""
-    run_config = prepare_run(
+    run_config = configure_run(
         "fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5)
     )
     assert launch._pool_to_share(run_config) is None
@@ -407,7 +408,7 @@ def test_long_run_of_auto_has_a_process_for_each_idle_core(monkeypatch, idle, pr
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     monkeypatch.setattr(launch, "idle_cores", lambda: idle)
     monkeypatch.setattr(launch, "share_gain", lambda *_: 2.0)
-    run_config = prepare_run(
+    run_config = configure_run(
         "fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5)
     )
     assert launch._processes(run_config) == processes
@@ -425,7 +426,7 @@ def test_processes_must_gain_more_than_their_messages_cost(
         auto, "_seconds_by_executor", lambda pool, n: {"loop": 2.0, "batched": timed[n]}
     )
     monkeypatch.setattr(launch, "idle_cores", lambda: 2)
-    run_config = prepare_run(
+    run_config = configure_run(
         "fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5)
     )
     assert launch._processes(run_config) == processes

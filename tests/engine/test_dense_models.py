@@ -10,15 +10,15 @@ from simulation import Clients, Simulation, distance, mlp
 from torch import nn
 
 import unalike as ua
-from unalike.core.layer_chain import LayerChain, layer_chain
 from unalike.core.model import Model
 from unalike.core.types import Batch
 from unalike.engine.batched import Batched
 from unalike.engine.compiled import compiled_training
+from unalike.engine.compiled.layer_chain import LayerChain, chain_of, layer_chain
 from unalike.methods.method import Method
 
 SIZES = (7, 3, 1, 5)
-METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained}
+METHODS = {name: p for name, p in PLANS.items() if isinstance(p, Method) and not p.trained_parts}
 HEAVY = {
     "momentum": 0.9,
     "nesterov": True,
@@ -268,7 +268,8 @@ def test_compiled_training_mixed_models_and_adam_are_not_supported():
         )
         assert found == expected
     model = Model(mlp())
-    assert model.chain is not None and not model.chain.takes(torch.zeros(2, 3, 4))
+    chain = chain_of(model)
+    assert chain is not None and not chain.takes(torch.zeros(2, 3, 4))
 
 
 @pytest.mark.parametrize("loops", [True, False])

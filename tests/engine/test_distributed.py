@@ -28,7 +28,7 @@ from unalike.runtime.processes.launch import require_folder
 from unalike.runtime.processes.process_backend import ProcessBackend
 from unalike.runtime.processes.worker_process import serve
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalStage
 
 pytestmark = [
@@ -47,7 +47,7 @@ def people():
 
 def job_of(spec, norm=False, **options):
     clients = Clients.random(SIZES)
-    return prepare_run(
+    return configure_run(
         spec,
         people(),
         model=mlp(norm=norm and spec.privacy is None),  # private methods refuse batch norm
@@ -196,7 +196,7 @@ SCORED = {
 def test_evaluation_split_over_processes_equals_one_process(spec, workers, monkeypatch):
     """Shared models on a part of the samples each, clients' own models where their memories are: the metrics of one process."""
     told, tell = set(), WorkerPool.tell
-    monkeypatch.setattr("unalike.runtime.processes.process_backend.PAYS", 1)
+    monkeypatch.setattr("unalike.runtime.processes.process_backend.MIN_SHARED_SAMPLES", 1)
     monkeypatch.setattr(
         WorkerPool,
         "tell",

@@ -35,7 +35,7 @@ def test_replayed_steps_equal_plain_steps(name, executor, monkeypatch):
     plain, _ = played(METHODS[name], executor, 3, norm=True)
     monkeypatch.setattr(step_graphs, "CudaRecorder", HostRecorder)
     replayed, _ = played(METHODS[name], executor, 3, norm=True)
-    private = METHODS[name].sample_privacy is not None
+    private = METHODS[name].local_gradient is not None
     assert (refusal(replayed) is None) == (
         not private and not GENERATING & {p.name for p in METHODS[name].parts}
     )

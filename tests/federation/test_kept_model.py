@@ -12,7 +12,7 @@ from small_federation import SmallFederation
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors
 from unalike.cli.finished_run import load_model, model_folder, note_shared_model
-from unalike.federation.site.site_folder import OLD_STATE, STATE, kept_model, state_folder
+from unalike.federation.site.site_folder import STATE, kept_model
 
 
 def site_folder(fed, site, to):
@@ -67,11 +67,3 @@ def test_models_of_a_run_whose_best_round_is_chosen_are_not_kept(tmp_path):
     fed = SmallFederation(tmp_path / "b", with_val, select="best")
     fed.run()
     assert kept_model(site_folder(fed, "site0", tmp_path / "site0")) is None
-
-
-def test_site_that_began_in_the_old_folder_goes_on_there(tmp_path):
-    assert state_folder(tmp_path) == tmp_path / STATE
-    model = tmp_path / OLD_STATE / "run" / "model"
-    model.mkdir(parents=True)
-    (model / "model.safetensors").touch()
-    assert state_folder(tmp_path) == tmp_path / OLD_STATE and kept_model(tmp_path) == model

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_federation import SmallFederation, make_clients, states
 
-from unalike.training.server.norm_guard import WINDOW, NormGuard, standing_out
+from unalike.training.server.norm_guard import MAX_KEPT_NORMS, NormGuard, outlier
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6), (14, 6), (18, 6))
 
@@ -22,8 +22,8 @@ def test_norm_guard_matches_hand_computed_values():
     assert guard.faults({key: {"update": 5.0} for key in "abc"}) == {}
     # over 1, 2, and 9: 2
     assert list(guard.faults({"b": {"update": 9.0}})) == ["b"]
-    guard.accept({key: {"update": 5.0} for key in map(str, range(2 * WINDOW))})
-    assert len(guard.seen["update"]) == WINDOW
+    guard.accept({key: {"update": 5.0} for key in map(str, range(2 * MAX_KEPT_NORMS))})
+    assert len(guard.seen["update"]) == MAX_KEPT_NORMS
     loose = {
         "a": {"buffers": 1.0},
         "b": {"buffers": 2.0},
@@ -48,19 +48,16 @@ def test_norm_guard_is_sound_for_two_sites_and_for_sites_of_other_sizes():
 
 
 def test_site_of_a_discarded_round_is_the_one_whose_norms_stand_out():
-    assert standing_out({"a": {"update": 1.0}, "b": {"update": 8.0}, "c": {"update": 2.0}}) == (
+    assert outlier({"a": {"update": 1.0}, "b": {"update": 8.0}, "c": {"update": 2.0}}) == (
         "b",
         4.0,
     )
-    assert standing_out({"a": {"update": 1.0}, "b": {"update": 1.9}}) is None
-    assert standing_out({"a": {"update": 1.0, "m": 1.0}, "b": {"update": 1.0, "m": 30.0}}) == (
+    assert outlier({"a": {"update": 1.0}, "b": {"update": 1.9}}) is None
+    assert outlier({"a": {"update": 1.0, "m": 1.0}, "b": {"update": 1.0, "m": 30.0}}) == (
         "b",
         30.0,
     )
-    assert (
-        standing_out({"a": {"update": 0.0}, "b": {"update": 1.0}}) is None
-        and standing_out({}) is None
-    )
+    assert outlier({"a": {"update": 0.0}, "b": {"update": 1.0}}) is None and outlier({}) is None
 
 
 @pytest.mark.parametrize(

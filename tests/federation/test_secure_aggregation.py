@@ -48,7 +48,7 @@ from unalike.federation.secure_aggregation.summands import check_summed
 from unalike.federation.site.secure_sums import SecureSums
 from unalike.federation.site.site_worker import SiteWorker
 from unalike.methods.plan import Stage
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 
 FOUR = ((20, 8), (12, 6), (16, 6), (9, 5))
 TERMS = {"secure_aggregation": True, "threshold": 3, "grace": 0.05, "repeat": 0.05}
@@ -227,7 +227,7 @@ def test_method_that_reads_more_than_sums_is_refused_at_the_site(tmp_path, metho
 
 def test_every_method_is_served_or_refused_with_its_reason():
     """A method that is served is one whose updates the executors add up, too."""
-    settings = prepare_run(
+    settings = configure_run(
         "fedavg", Population.of(make_clients(FOUR)), model="mlp(hidden=(8,))"
     ).settings
     served = set()

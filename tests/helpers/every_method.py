@@ -90,7 +90,7 @@ def federation(
 
 def _clips_samples(method: Method | str) -> bool:
     """Whether the method refuses batch norm, because it clips the gradient of each sample."""
-    return (Method.parse(method) if isinstance(method, str) else method).sample_privacy is not None
+    return (Method.parse(method) if isinstance(method, str) else method).local_gradient is not None
 
 
 def played(

@@ -27,10 +27,20 @@ from unalike.runtime.setup.attackers import malicious_clients
 from unalike.training.client.client_states import ClientStates
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.functional import _frame
-from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server import server_update
+from unalike.training.server.kept_updates import KeptUpdates
+from unalike.training.server.server_update import initial_server_state, make_broadcast
 
 DEVICE = os.environ.get("UNALIKE_TEST_DEVICE", "cpu")
 """The device of all simulations: `make gpu` runs the contract suite on CUDA."""
+
+
+def advance(
+    method: Method, settings: StageSettings, state: ServerState, cohort: Cohort
+) -> ServerState:
+    """The state after a round with the updates of a cohort."""
+    updates = KeptUpdates.in_memory(cohort.ids, cohort.stacked)
+    return server_update.advance(method, settings, state, updates, cohort.members)
 
 
 @dataclass

@@ -24,6 +24,7 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
 from unalike.engine.compiled import compiled_training
+from unalike.engine.compiled.layer_chain import chain_of
 from unalike.engine.compiled.layout import layout_of
 from unalike.engine.threads import threads_for
 from unalike.loops import crew as compiled_loops
@@ -33,9 +34,9 @@ from unalike.methods.parts.objectives import Proximal
 from unalike.methods.plan import steps_of
 from unalike.methods.roles import Personalizer, Phase
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages import local_backend
-from unalike.training.server.aggregation import StreamingSum
+from unalike.training.server.summed_updates import StreamingSum
 
 pytest.importorskip("numba")
 
@@ -340,7 +341,7 @@ def test_compiled_loops_are_as_close_to_float64_as_torch():
     loops, names = compiled_training.kernels(), dict(module.named_parameters())
     model = Model(module)
     layout = layout_of(
-        model.chain, tuple((n, p.shape) for n, p in names.items()), frozenset(names), (784,)
+        chain_of(model), tuple((n, p.shape) for n, p in names.items()), frozenset(names), (784,)
     )
     start = torch.cat([p.detach().flatten() for p in names.values()])[None]
     found = torch.empty(1, len(exact))
@@ -436,7 +437,7 @@ def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkey
     sizes = [1 + k % 7 for k in range(40)]
     people = [ua.ClientData(train=(torch.randn(n, 4), torch.arange(n) % 3)) for n in sizes]
     work = ua.Work(lr=0.1, momentum=0.9, batch_size=3)
-    run_config = prepare_run(
+    run_config = configure_run(
         method, people, model="mlp(hidden=(8,))", rounds=2, work=work, executor="batched"
     )
     if sick:
@@ -450,7 +451,8 @@ def test_compiled_loops_summed_updates_equal_sum_of_updates(method, sick, monkey
     monkeypatch.setattr(StreamingSum, "add", add)
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
     runs = [local_backend.LocalStage(run_config, stage) for _ in range(2)]
-    runs[0].single = True
+    for group in runs[0].state.groups.values():
+        group.keeps_updates = True
     for run in runs:
         run.start()
     for _ in range(2):
@@ -512,7 +514,7 @@ def test_compiled_loops_threads_change_no_bit(method, monkeypatch, three_threads
 
 def test_compiled_loops_error_in_thread_is_raised(three_threads):
     people = [ua.ClientData(train=(torch.randn(6, 4), torch.arange(6) % 3)) for _ in range(6)]
-    run_config = prepare_run(
+    run_config = configure_run(
         "fedavg", people, model="mlp(hidden=(8,))", rounds=1, executor="batched"
     )
     simulation = local_backend.LocalStage(

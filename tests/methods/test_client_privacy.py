@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from every_method import METHODS, SIZES, federation
-from simulation import Clients, Simulation, mlp
+from simulation import Clients, Simulation, advance, mlp
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.privacy import ReleaseSampling
 from unalike.methods.method import Method
 from unalike.methods.roles import ServerStep
-from unalike.training.server.aggregation import decode_updates
-from unalike.training.server.server_update import advance, advance_by_nothing
+from unalike.training.server import server_update
+from unalike.training.server.updates import decode_updates
 
 WORK = {"epochs": 1, "batch_size": 4, "lr": 0.1}
 
@@ -154,7 +154,7 @@ def test_round_without_clients_has_the_same_noise():
     sim = simulation(
         "client_dp(noise_multiplier=2) + server_momentum", ReleaseSampling(4, 1, "poisson", 10)
     )
-    after = advance_by_nothing(sim.method, sim.settings, sim.state, sim.members)
+    after = server_update.advance(sim.method, sim.settings, sim.state, None, sim.members)
     change = tree.flatten(tree.sub(after.params, sim.state.params))
     assert after.round == 1 and float(change.std()) == about(2, len(change))
 

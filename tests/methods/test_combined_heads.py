@@ -11,7 +11,7 @@ from unalike.core.views import ClientBatches
 from unalike.methods.parts.combined_heads import combinations
 from unalike.training.client.client_task import ClientTask
 from unalike.training.server.server_update import make_broadcast
-from unalike.training.wire import SCALARS, wire
+from unalike.training.wire import NUMBERS_BYTES, wire
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -168,7 +168,7 @@ def test_combined_heads_wire_lists_heads_and_statistics():
         ("up", "update"): 4 * 25,
         ("up", "message of combined_heads"): 4 * (18 + 15 + 1),
         ("up", "message of feature_alignment"): 4 * 18,
-        ("up", "counts and loss"): SCALARS,
+        ("up", "counts and loss"): NUMBERS_BYTES,
     }
     assert set(sim.state.part_states["combined_heads"]) == {
         f"{k}/{n}" for k in (0, 2) for n in HEAD

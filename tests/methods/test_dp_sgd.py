@@ -13,8 +13,8 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.privacy import ReleaseSampling, epsilon_of, noise_multiplier_of
 from unalike.core.types import Batch
-from unalike.runtime.setup.run_config import prepare_run
-from unalike.training.client.sample_gradients import clipped_sum, private_mean
+from unalike.methods.sample_gradients import clipped_sum, private_mean
+from unalike.runtime.setup.run_config import configure_run
 from unalike.training.server.server_update import initial_server_state
 
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -276,7 +276,7 @@ def test_epsilon_counts_the_passes_of_all_rounds():
 def test_what_sees_samples_without_noise_is_refused(spec, options, why):
     clients = Clients.random((7, 3, 5))
     with pytest.raises(UnalikeError, match=why):
-        prepare_run(
+        configure_run(
             spec,
             [ua.ClientData((clients.x[k], clients.y[k])) for k in clients.train],
             **{"model": mlp(), "rounds": 2} | options,

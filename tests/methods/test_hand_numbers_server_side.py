@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from simulation import Clients, Server, Simulation, mlp, plane, same
+from simulation import Clients, Server, Simulation, advance, mlp, plane, same
 from two_clients import LAYER, TENSOR, A, B, U, W, advanced, entries
 
 from unalike._utils.errors import UnalikeError
@@ -15,7 +15,6 @@ from unalike.core.model import Model
 from unalike.core.tasks import TASKS
 from unalike.core.types import Batch, ClientUpdate
 from unalike.core.views import Cohort, Members
-from unalike.training.server.server_update import advance
 
 # --- server optimizers ------------------------------------------------------------------------------------------------
 

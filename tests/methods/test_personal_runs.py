@@ -8,6 +8,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.core.views import Cohort
+from unalike.training.server.kept_updates import KeptUpdates
 
 METHODS = [
     "fedbabu(epochs=2)",
@@ -105,7 +106,7 @@ def kept(run):
     before = group.state
     order = group.broadcast([0, 1, 2])
     cohort = Cohort((0, 1, 2), group.executor.run(order, [0, 1, 2], group.accepted), group.members)
-    group.accept(cohort)
+    group.advance(KeptUpdates.in_memory(cohort.ids, cohort.stacked))
     for k in cohort.ids:
         learnt = {n: before.params[n] + u[k] for n, u in cohort.update.items()}
         yield k, {n: learnt.get(n, sim.personal(k)[n]) for n in run.run_config.model.params}

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import beta
-from simulation import Clients, Simulation, mlp
+from simulation import Clients, Simulation, advance, mlp
 
 from unalike.core import tree
 from unalike.core.privacy import ReleaseSampling, epsilon_of
-from unalike.training.server.server_update import advance
 
 pytest.importorskip("dp_accounting")
 DELTA, TRIALS = 1e-2, 400

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from simulation import Clients, Server, Simulation, mlp, plane
+from simulation import Clients, Server, Simulation, advance, mlp, plane
 from torch.nn import functional as F
 
 import unalike as ua
@@ -15,7 +15,6 @@ from unalike.core import tree
 from unalike.core.types import Batch
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.training.server.server_update import advance
 
 ROBUST = (
     "median",

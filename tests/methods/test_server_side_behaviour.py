@@ -1,19 +1,18 @@
 """What makes the methods of the server what they are: their neutral settings, what they need, what they do to training."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from simulation import Clients, Simulation, distance, mlp, same
+from simulation import Clients, Simulation, advance, distance, mlp, same
 from torch.nn import functional as F
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Batch
-from unalike.methods.plan import Stage
-from unalike.training.server.server_update import advance
+from unalike.methods.plan import Stage, StagedPlan
 
 SIZES = (3, 5, 8, 16)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -161,7 +160,8 @@ def test_run_without_proxy_samples_is_refused(spec):
 
 
 def test_run_stage_without_proxy_samples_is_refused():
-    class Late:
+    @dataclass(frozen=True)
+    class Late(StagedPlan):
         def stages(self, plan_inputs):
             yield Stage("late", ua.Method.parse("fedlaw"), plan_inputs.rounds)
 

@@ -7,9 +7,9 @@ from simulation import Clients, Simulation, mlp, same
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.training.server.aggregation import decode_updates
 from unalike.training.server.server_update import make_broadcast
-from unalike.training.wire import SCALARS, wire
+from unalike.training.server.updates import decode_updates
+from unalike.training.wire import NUMBERS_BYTES, wire
 
 SIZES = (7, 3, 1, 5)
 WORK = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -87,7 +87,7 @@ def test_fedgh_head_is_received_and_not_sent():
     assert items == {
         ("down", "parameters"): 4 * (15 + 3),  # the head's
         ("up", "message of taught_head"): 4 * 15 + 3,
-        ("up", "counts and loss"): SCALARS,
+        ("up", "counts and loss"): NUMBERS_BYTES,
     }
     personal = sim.method.personalizer.personal(
         sim.settings.model, sim.params, sim.memory(0)["private"]

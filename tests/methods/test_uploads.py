@@ -13,8 +13,8 @@ from unalike.core.model import Model
 from unalike.core.work import Work
 from unalike.methods.method import Method
 from unalike.methods.parts.compression import HalfPrecision, PowerSGD, Quantize, RandomMask, TopK
-from unalike.training.server.aggregation import decode_updates
-from unalike.training.wire import SCALARS, wire
+from unalike.training.server.updates import decode_updates
+from unalike.training.wire import NUMBERS_BYTES, wire
 
 NOBODY = SimpleNamespace(state={}, round=0)
 
@@ -186,7 +186,7 @@ UP = {  # mlp: tensors of 20, 5, 15 and 3 entries
 @pytest.mark.parametrize("spec", UP)
 def test_wire_upload_parts_count_bytes(spec):
     items = wire(Method.parse(spec), Model(mlp()))
-    assert sum(i.bytes for i in items if i.direction == "up") == UP[spec] + SCALARS
+    assert sum(i.bytes for i in items if i.direction == "up") == UP[spec] + NUMBERS_BYTES
     assert sum(i.bytes for i in items if i.direction == "down") == 43 * 4
 
 
@@ -350,7 +350,7 @@ def test_chained_compressors_decode_and_their_bytes_are_counted(spec):
     method, model = Method.parse(spec), mlp(8, 16)
     sim = Simulation(method, model, Clients.random((5, 6), dim=8), lr=0.1)
     cohort = sim.round()
-    sent = sum(i.bytes for i in wire(method, model) if i.direction == "up") - SCALARS
+    sent = sum(i.bytes for i in wire(method, model) if i.direction == "up") - NUMBERS_BYTES
     assert (
         sent
         == tree.nbytes(tree.row(cohort.update, 0))

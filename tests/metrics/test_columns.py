@@ -1,4 +1,4 @@
-"""Columns of scores: what each measures, its names, how it is stored and derived for folders of older versions."""
+"""Columns of scores: what each measures, its names, how it is stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import TASKS
-from unalike.metrics.columns import FILE, TEST, VALIDATION, Columns, derived
+from unalike.metrics.columns import FILE, TEST, VALIDATION, Columns
 from unalike.metrics.metrics import run_metrics
 from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, read
 
@@ -58,7 +58,7 @@ def test_columns_are_read_as_they_were_stored(tmp_path):
         run_metrics(TASKS["binary"], chosen | {"mine": own_metric("mine")}).values(),
     )
     columns.save(tmp_path)
-    found = Columns.load(tmp_path, (), "")
+    found = Columns.load(tmp_path)
     assert [(c.name, c.protocol, c.split, c.plain) for c in found.all] == [
         (c.name, c.protocol, c.split, c.plain) for c in columns.all
     ]
@@ -66,45 +66,7 @@ def test_columns_are_read_as_they_were_stored(tmp_path):
     json.loads((tmp_path / FILE).read_text(), parse_constant=pytest.fail)
     (tmp_path / FILE).write_text("{}")
     with pytest.raises(UnalikeError, match=r"cannot read .*columns.json"):
-        Columns.load(tmp_path, (), "")
-
-
-def test_folders_of_older_versions_tell_columns_by_their_names(tmp_path):
-    names = [
-        "round",
-        "seconds",
-        "participants",
-        "sensitivity_at_99_5",
-        "loss",
-        "accuracy",
-        "train_loss",
-        "bytes_up",
-    ]
-    found = Columns.load(
-        tmp_path,
-        [*names, "val_accuracy", "personal_val_accuracy", "mine", "personal_selected"],
-        "server",
-    )
-    assert [(c.name, c.protocol, c.split) for c in found.all] == [
-        ("sensitivity_at_99_5", "server", TEST),
-        ("loss", "server", TEST),
-        ("accuracy", "server", TEST),
-        ("val_accuracy", "server", VALIDATION),
-        ("personal_val_accuracy", "personal", VALIDATION),
-        ("mine", "server", TEST),
-    ]
-    assert found.metric.title == "Sensitivity at 99.5 % specificity" and found.plain == "server"
-    signs = [
-        derived([name]).all[0].metric.sign
-        for name in ("personal_val_rmse", "val_r2", "server_brier_score", "mine")
-    ]
-    assert signs == [-1, 1, -1, 0]
-
-
-def test_older_tables_of_clients_repeat_the_first_protocol_personal_in_a_column_that_is_left_out():
-    found = derived(["client", "accuracy", "personal_accuracy", "val_accuracy"], "personal")
-    assert [c.name for c in found.all] == ["accuracy", "val_accuracy"]
-    assert [(c.name, c.protocol) for c in found.scores] == [("accuracy", "personal")]
+        Columns.load(tmp_path)
 
 
 def test_row_is_shown_by_the_first_score_with_a_number_and_by_the_loss_last():

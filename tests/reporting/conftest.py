@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from derived_columns import derived
 
-from unalike.metrics.columns import derived
 from unalike.reporting import MethodResult, ReportContent
 
 GAINS = {

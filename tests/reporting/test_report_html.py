@@ -9,9 +9,9 @@ from base64 import b64decode
 from html.parser import HTMLParser
 
 import pytest
+from derived_columns import derived
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.columns import derived
 from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting import render, write_text
 from unalike.reporting.charts import report_charts

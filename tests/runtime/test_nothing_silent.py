@@ -14,7 +14,7 @@ from unalike.data.population import Population
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import registry
 from unalike.metrics.failures import trend
-from unalike.training.server.update_checks import oversized, update_norms
+from unalike.training.server.update_checks import find_oversized, update_norms
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 WORK = ua.Work(lr=0.1, batch_size=16)
@@ -232,13 +232,13 @@ def test_update_norms_equal_numpy_also_beyond_the_squares_of_float32():
 
 
 def test_an_update_a_hundred_times_the_median_of_the_others_is_oversized():
-    assert oversized({0: 1.0, 1: 2.0, 2: 3.0, 3: 199.0}) == {}
-    [(client, why)] = oversized(
+    assert find_oversized({0: 1.0, 1: 2.0, 2: 3.0, 3: 199.0}) == {}
+    [(client, why)] = find_oversized(
         {0: 1.0, 1: 2.0, 2: 3.0, 3: 201.0}
     ).items()  # the others' median is 2
     assert client == 3 and "a norm of 201, 100 times the median" in why
-    assert [*oversized({0: 1.0, 1: 1e20, 2: 1.0, 3: 1e19, 4: 1.0})] == [1, 3]
-    assert oversized({0: 5.0}) == oversized({0: 0.0, 1: 5.0}) == {}
+    assert [*find_oversized({0: 1.0, 1: 1e20, 2: 1.0, 3: 1e19, 4: 1.0})] == [1, 3]
+    assert find_oversized({0: 5.0}) == find_oversized({0: 0.0, 1: 5.0}) == {}
 
 
 @pytest.mark.parametrize("spec", ["fedavg", "median", "fedavg + topk", "ditto"])

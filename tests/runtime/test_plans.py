@@ -18,7 +18,7 @@ from unalike.methods.part import registry
 from unalike.methods.plan import Stage, plan
 from unalike.methods.plans.staged_plan import StagedPlan
 from unalike.metrics.columns import TIMES
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.model_group import ModelGroup
 
 PLANS = {
@@ -200,7 +200,7 @@ def test_plan_ended_early_by_rule_notes_the_stage_not_done(small, people, option
 
 
 @dataclass(frozen=True)
-class InTwo:
+class InTwo(StagedPlan):
     """One method in two stages, the second from where the first ended."""
 
     method: str
@@ -372,7 +372,7 @@ def test_gaussian_noise_differs_between_groups(small, crowd):
 
 
 @dataclass(frozen=True)
-class Afresh:
+class Afresh(StagedPlan):
     """Two stages that begin with the same model, and count their rounds from 0."""
 
     ended: ClassVar = []
@@ -697,7 +697,7 @@ def test_data_sharing_equals_clients_that_own_the_shared_samples(population, peo
 
 
 def wire_of(spec, population, proxy=None):
-    run_config = prepare_run(spec, population, model="mlp(hidden=(8,))", rounds=4, proxy=proxy)
+    run_config = configure_run(spec, population, model="mlp(hidden=(8,))", rounds=4, proxy=proxy)
     return [(i.direction, i.what, i.bytes) for i in run_config.wire]
 
 

@@ -10,7 +10,7 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.cli.terminal_tables import run_json, run_table
 from unalike.core.privacy import ReleaseSampling, epsilon_of, noise_multiplier_of
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 
 pytest.importorskip("dp_accounting")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -186,15 +186,15 @@ def test_federation_names_the_noise_multiplier_that_its_sites_agree_to(clients):
         UnalikeError,
         match=r"expected noise_multiplier, which its sites agree to: [\d.]+ for 3 rounds$",
     ):
-        prepare_run("client_dp(epsilon=3)", clients, **arguments)
+        configure_run("client_dp(epsilon=3)", clients, **arguments)
     z = [
         noise_multiplier_of(3, ReleaseSampling(n, 1, "poisson" if n > 1 else "all", 3 * n), 1e-5)
         for n in (100, 10, 1)
     ]
     of_batches = "{:.4g} where every site has 100 batches or more in a pass, {:.4g} where every site has 10 .*, {:.4g} for 3 rounds"
     with pytest.raises(UnalikeError, match=of_batches.format(*z)):
-        prepare_run("dp_sgd(epsilon=3, batches='poisson')", clients, **arguments)
-    run_config = prepare_run(PRIVATE, clients, participation=0.5, **arguments)
+        configure_run("dp_sgd(epsilon=3, batches='poisson')", clients, **arguments)
+    run_config = configure_run(PRIVATE, clients, participation=0.5, **arguments)
     # sites know the seed, by which cohorts are drawn: nothing is amplified
     sizes = tuple({len(c.train[1]) for c in clients})
     assert (

@@ -67,7 +67,7 @@ def test_history_tells_seconds_of_evaluation_apart_from_training(people, small):
 def test_evaluation_longer_than_training_is_noted_once(
     people, small, monkeypatch, every, slow, noted
 ):
-    monkeypatch.setattr("unalike.runtime.round_loop.NOTABLE", 0.0)
+    monkeypatch.setattr("unalike.runtime.run_recorder.NOTABLE_EVALUATION_SECONDS", 0.0)
     passing, clock = {"evaluated": Evaluator.__call__, "trained": ModelGroup.collect}, [0.0]
 
     def slowed(*given):

@@ -306,30 +306,6 @@ def test_resume_ignores_copies_of_checkpoints_and_client_states(people, small, a
     ]
 
 
-def test_resume_of_a_folder_that_an_older_version_wrote(crowd, small, alike, tmp_path):
-    """It has no schema of its columns, and calls the folder of client states otherwise."""
-    validated = [ua.ClientData(c.train, c.test, c.test, c.name) for c in crowd]
-    options = {"select": "best", "protocol": ("server", "clients"), "test": crowd[0].test}
-    small("ditto", validated, rounds=2, out=tmp_path, **options)
-    (tmp_path / "columns.json").unlink()
-    (tmp_path / "states").rename(tmp_path / "memory")
-    resumed = small("ditto", validated, rounds=4, out=tmp_path, **options)
-    whole = small("ditto", validated, rounds=4, **options)
-    alike(resumed, whole)
-    assert resumed.selected == whole.selected and not (tmp_path / "states").exists()
-    assert ua.open_run(tmp_path).selected == whole.selected
-
-
-def test_resume_of_a_folder_without_schema_knows_columns_that_no_round_had(people, small, tmp_path):
-    """A later stage of the plan may fill columns that the rounds until now left out, such as those of personal models."""
-    small("fedavg", people, rounds=1, out=tmp_path)
-    (tmp_path / "columns.json").unlink()
-    assert (
-        small("fedavg", people, rounds=2, out=tmp_path).history.columns
-        == small("fedavg", people).history.columns
-    )
-
-
 @pytest.mark.parametrize("spec", ["ditto", "scaffold"])
 def test_resume_missing_client_state_error_names_file(people, small, tmp_path, spec):
     small(spec, people, out=tmp_path)

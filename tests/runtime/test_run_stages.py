@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import unalike as ua
-from unalike.methods.plan import Stage
+from unalike.methods.plan import Stage, StagedPlan
 from unalike.metrics.columns import TIMES
 
 GROUPS = {"left": (0, 1, 2), "right": (3, 4, 5)}
 
 
 @dataclass(frozen=True)
-class Two:
+class Two(StagedPlan):
     """Groups first, then all together; or the other way round."""
 
     grouped_first: bool = True

@@ -4,8 +4,8 @@ import math
 
 import pandas as pd
 import pytest
+from derived_columns import derived
 
-from unalike.metrics.columns import derived
 from unalike.statistics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.statistics.summary import summary
 from unalike.statistics.verdicts import BASELINE, CANDIDATE, Rules

@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 import pytest
+from derived_columns import derived
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.columns import derived
 from unalike.metrics.named_metrics import KNOWN
 from unalike.statistics import costs
 from unalike.statistics import scores as st

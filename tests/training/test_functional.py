@@ -13,7 +13,7 @@ from torch import nn
 import unalike as ua
 from unalike.methods.plan import steps_of
 from unalike.runtime.round_loop import run_round
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.local_backend import LocalStage
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -97,7 +97,7 @@ def test_local_update_and_aggregate_for_three_rounds_equal_engine_run(people, sp
     """The same batches, carried by hand: the same parameters, buffers and memories as in the engine."""
     norm, module = kind == "norm", network(kind == "norm")
     next(module.parameters()).requires_grad_(kind != "frozen")
-    run_config = prepare_run(spec, people, model=module, rounds=3, work=WORK, executor="loop")
+    run_config = configure_run(spec, people, model=module, rounds=3, work=WORK, executor="loop")
     sim = LocalStage(run_config, next(steps_of(run_config.plan, run_config.plan_inputs)))
     sim.start()
     site = next(iter(sim.state.groups.values())).executor.client_pool

@@ -9,15 +9,11 @@ from simulation import Clients, Simulation, mlp
 from torch import nn
 from torch.func import functional_call
 
+from unalike.core.types import Batch
 from unalike.methods.plan import plan
 from unalike.methods.roles import Objective
-from unalike.training.client.local_step import (
-    MODEL,
-    _backward,
-    _gradients,
-    _gradients_of,
-    _leaves_of,
-)
+from unalike.training.client.gradient_rules import AutogradRule, by_backward, by_grad
+from unalike.training.client.local_step import MODEL
 
 
 class Words(nn.Module):
@@ -39,11 +35,18 @@ def test_gradients_both_ways_agree_and_leave_no_grad():
     model, x, y = Words(), torch.randn(6, 5, 3), torch.randint(0, 2, (6,))
     params = {n: p.detach() for n, p in model.named_parameters()}
     found = []
-    for find in (_gradients_of, _backward):
-        leaves = _leaves_of({MODEL: params})
-        logits = functional_call(model, leaves[MODEL], (x,))
-        found.append(_gradients(nn.functional.cross_entropy(logits, y), leaves, find))
-        assert all(t.grad is None for t in leaves[MODEL].values())
+    for gradients_of in (by_grad, by_backward):
+        made = []
+
+        def loss(variables, batch, made=made):
+            made.append(variables[MODEL])
+            logits = functional_call(model, variables[MODEL], (batch.x,))
+            return nn.functional.cross_entropy(logits, batch.y), None
+
+        grads, _ = AutogradRule(gradients_of).gradients(loss, {MODEL: params}, Batch(x, y))
+        found.append(grads)
+        [leaves] = made
+        assert all(t.grad is None for t in leaves.values())
     one, other = found
     torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert not one[MODEL]["unused.weight"].any() and one[MODEL]["cell.weight_hh"].any()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from derived_columns import derived
 
 import unalike as ua
-from unalike.metrics.columns import derived
 from unalike.runtime.records.history import History
 from unalike.tuning.tuning_score import TuningScore
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from pkgutil import iter_modules
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,8 +23,8 @@ _NAMES = re.compile(r"\b[A-Za-z_]\w*(?=\s*(?:[(+]|$))")
 class Registry:
     """Name -> the function or class that builds the thing; upper and lower case of a name do not matter.
 
-    `home` names the modules that register our own names, imported at the first look-up; other packages add theirs through the
-    entry-point group `group` (`unalike.parts`, `unalike.models`, ...), read at the first look-up too.
+    `home` names the modules that register our own names, or their package, imported at the first look-up; other packages add theirs
+    through the entry-point group `group` (`unalike.parts`, `unalike.models`, ...), read at the first look-up too.
     """
 
     def __init__(self, kind: str, home: str | Sequence[str], group: str | None = None):
@@ -142,9 +143,16 @@ class Registry:
             return
         self._loaded = True
         for module in self._home:
-            import_module(module)
+            import_with_modules(module)
         for point in entry_points(group=self._group):
             point.load()
+
+
+def import_with_modules(name: str) -> None:
+    """Import a module; of a package all its modules, too, in alphabetical order, so that each registers what it defines."""
+    module = import_module(name)
+    for part in iter_modules(getattr(module, "__path__", ())):
+        import_module(f"{name}.{part.name}")
 
 
 def documentation(builder: Callable[..., Any]) -> str:

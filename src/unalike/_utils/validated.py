@@ -12,10 +12,14 @@ C = TypeVar("C", bound=type)
 
 
 @dataclass_transform(frozen_default=True)
-def validated(cls: C) -> C:
-    """Class decorator: a frozen pydantic dataclass that raises `InvalidValue` instead of pydantic's own error."""
+def validated(cls: C, *, repr: bool = True) -> C:
+    """Class decorator: a frozen pydantic dataclass that raises `InvalidValue` instead of pydantic's own error.
+
+    With repr=False it keeps the `__repr__` of a base class.
+    """
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    checked_class: Any = pydantic.dataclasses.dataclass(frozen=True, config=config)(cls)
+    make = pydantic.dataclasses.dataclass(frozen=True, repr=repr, config=config)
+    checked_class: Any = make(cls)
     original, known = checked_class.__init__, fields_of(checked_class)
 
     @wraps(original)

@@ -91,6 +91,7 @@ def command(
     from unalike.comparison.seed_plan import read_seeds
     from unalike.comparison.sweep.grid import read_grid
     from unalike.comparison.sweep.sweep import plan_sweep
+    from unalike.runtime.setup.run_options import named_plan
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers = Trackers.of(track, group_of(out))
@@ -108,7 +109,7 @@ def command(
         rounds,
         **seeds | {"seeds": read_seeds(seeds["seeds"])},
     )
-    data_flags.check(samples, methods or (), training)
+    data_flags.check(samples, [named_plan(text) for text in method], training)
     loaded = samples.load(training["protocol"])
     clients, asked = (
         samples.request(loaded),

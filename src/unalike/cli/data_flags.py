@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unalike.data.dataset import Dataset
     from unalike.data.partitioning.given_clients import ClientsRequest
     from unalike.data.population import Population
+    from unalike.runtime.setup.run_options import NamedPlan, RunOptions
 
 
 class Loaded(NamedTuple):
@@ -66,7 +67,7 @@ class DataFlags(
 
     def load(self, protocol: Sequence[str] = ()) -> Loaded:
         """Load the data set and take the server's samples out of it."""
-        from unalike.data.partitioning.hold_out import hold_out, test_apart
+        from unalike.data.partitioning.hold_out import hold_out, take_test_set
         from unalike.data.sources.load import load
 
         dataset, proxy, test = load(self.data, self.data_dir, **self.table), None, None
@@ -79,7 +80,7 @@ class DataFlags(
         if self.test is not None:
             dataset, test = hold_out(dataset, self.test)
         elif "server" in protocol:
-            dataset, test = test_apart(dataset)
+            dataset, test = take_test_set(dataset)
         return Loaded(dataset, proxy, test)
 
     def described(self, seed: int) -> tuple[Population, str]:
@@ -122,14 +123,14 @@ class DataFlags(
         """Make clients of a data set, by the plan or the partition."""
         from unalike.data.partition_plan import PartitionPlan
         from unalike.data.partitioning.apply_plan import apply_plan
-        from unalike.data.partitioning.partition import divided_already, partition
+        from unalike.data.partitioning.partition import partition, refuse_new_partition
 
         if self.plan is None:
             shares = (self.split, 0, True, self.val, self.folds)
             return partition(dataset, self.partition, self.clients, seed, *shares)
         plan = PartitionPlan.load(self.plan)
         remedy = "make the plan with it: `unalike partition --save`"
-        divided_already(
+        refuse_new_partition(
             "a plan", remedy, self.partition, self.val, self.clients, self.split, self.folds
         )
         return apply_plan(plan, dataset)
@@ -163,12 +164,13 @@ def spec(data: str, table: dict[str, Any]) -> str:
     return str(Call("file", {"path": data, **table})) if table else data
 
 
-def check(flags: DataFlags, methods: Sequence[object], training: dict[str, Any]) -> None:
-    """Check what needs no data, before it is read: methods, model, protocols, executor and partition."""
+def check(flags: DataFlags, plans: Sequence[NamedPlan], training: dict[str, Any]) -> RunOptions:
+    """Check what needs no data, before it is read: model, protocols, executor and partition."""
     from unalike.runtime.setup.run_options import check_inputs
 
-    check_inputs(methods, has_test=True, **training)
+    options = check_inputs(plans, has_test=True, **training)
     flags.check_partition()
+    return options
 
 
 def check_scored(population: Population, protocol: Sequence[str]) -> None:

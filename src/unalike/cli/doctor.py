@@ -16,6 +16,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import flags as f
+from unalike.engine.compiled.layer_chain import chain_or_reason
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -262,7 +263,7 @@ def _path_of(name: str) -> str:
         ) from None
     finally:
         sys.path.remove("")
-    found = Model(made).chain_or_reason
+    found = chain_or_reason(Model(made))
     if isinstance(found, str):
         return f"torch trains it, not the compiled loops: {found}"
     return "compiled loops train it, with SGD in float32 on a CPU"

@@ -29,7 +29,7 @@ def command(
     python model/predict.py new_patients.csv > predictions.csv
     """
     from unalike.cli.finished_run import encoding_of, load_model, model_folder, note_shared_model
-    from unalike.runtime.results.exported_model import SCRIPT, export_model
+    from unalike.runtime.results.exported_model import SCRIPT_FILE, export_model
 
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
@@ -37,5 +37,5 @@ def command(
     export_model(out, predict, config, encoding, client)
     note_shared_model(config, client)
     print(
-        f"{out.resolve()}; try it: python {out / SCRIPT} {'samples.json' if encoding is None else 'new.csv'}"
+        f"{out.resolve()}; try it: python {out / SCRIPT_FILE} {'samples.json' if encoding is None else 'new.csv'}"
     )

@@ -166,9 +166,9 @@ def fitting(
     known = {} if table_at(data, data_dir) is None else options
     dataset = load(data, data_dir, encoding=encoding, **known | (columns or {}))
     if encoding is None and dataset.encoding is not None:
-        why = "the run is older, or its data is no table; if it is one, run the command of the run again (nothing is trained), else"
+        why = "its data is no table; if it is one, run the command of the run again (nothing is trained), else"
         if "federation" in config:
-            why = "the federation has no agreed encoding of tables, or it is older and the folder was moved elsewhere;"
+            why = "the federation has no agreed encoding of tables, or the folder was moved elsewhere;"
         raise UnalikeError(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )

@@ -20,7 +20,7 @@ from unalike.methods.part import Part, registry
 from unalike.models.registry import model as build_model
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.server.server_update import initial_server_state
-from unalike.training.wire import SCALARS, wire
+from unalike.training.wire import NUMBERS_BYTES, wire
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ def entry(name: str) -> MethodEntry:
         return MethodEntry(*about)
     model, settings = _reference()
     size = tree.nbytes(model.params)
-    facts = method.facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
+    facts = method.client_facts(Batch(torch.zeros(10, 64), torch.arange(10)), settings)
     items = wire(method, model, facts)
     ways = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
-    ways["up"] -= SCALARS if items else 0
+    ways["up"] -= NUMBERS_BYTES if items else 0
     server = tree.nbytes(*initial_server_state(method, settings).part_states.values()) / size
     client = tree.nbytes(*initial_client_state(method, settings).values()) / size
     own = tuple(p for p in method.parts if p not in DEFAULTS.values())

@@ -50,6 +50,7 @@ def command(
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.round_loop import execute
     from unalike.runtime.setup.run_config import prepare_run
+    from unalike.runtime.setup.run_options import named_plan
     from unalike.tracking.tracking import Trackers
 
     if as_json and profile:
@@ -64,12 +65,22 @@ def command(
         raise UnalikeError("--record keeps numbers in a folder, found none; add --out FOLDER")
     trackers = Trackers.of(track)
     rounds = training["rounds"]
-    data_flags.check(samples, [method], training)
+    plan = named_plan(method)
+    options = data_flags.check(samples, [plan], training | {"seed": seed})
     loaded = samples.load(training["protocol"])
     population = samples.divide(loaded.dataset, seed)
     data_flags.check_scored(population, training["protocol"])
     run_config = prepare_run(
-        method, population, seed=seed, proxy=loaded.proxy, test=loaded.test, **training
+        plan,
+        population,
+        options,
+        model=training["model"],
+        start=training["start"],
+        start_partial=training["start_partial"],
+        work=training["work"],
+        test=loaded.test,
+        proxy=loaded.proxy,
+        record=training["record"],
     )
     with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:

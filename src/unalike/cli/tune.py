@@ -58,12 +58,13 @@ def command(
     from unalike.cli.terminal_tables import sentences, tables
     from unalike.comparison.command_line import command_line
     from unalike.comparison.compare import labelled_methods
+    from unalike.runtime.setup.run_options import named_plan
     from unalike.tuning.tune import VAL, TuneRequest, run_tuning
 
     given = given_flags(context)
     if samples.plan is None and "val" not in given:
         samples = replace(samples, val=VAL)
-    data_flags.check(samples, method, training)
+    data_flags.check(samples, [named_plan(text) for text in method], training)
     loaded = samples.load(training["protocol"])
     asked = TuneRequest(
         methods=labelled_methods(method),

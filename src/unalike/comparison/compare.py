@@ -29,7 +29,7 @@ from unalike.metrics.metrics import Custom
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
-from unalike.runtime.setup.run_options import RunOptions, check_inputs, with_loss
+from unalike.runtime.setup.run_options import RunOptions, check_inputs, named_plan, with_loss
 from unalike.statistics.client_scores import ACROSS
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import Trackers, group_of
@@ -208,6 +208,8 @@ def prepare_experiment(
     proxy: Pair | None = None,
     metrics: Custom | None = None,
     record: str | Hook | None = None,
+    start: str | Path | None = None,
+    start_partial: bool = False,
     source: Mapping[str, Any] | None = None,
     **training: Any,
 ) -> Experiment:
@@ -232,14 +234,20 @@ def prepare_experiment(
         raise unknown("value of across", across, ACROSS)
     own = dict.fromkeys([*signature(compare).parameters, *fields_of(RunOptions)])
     check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
-    training |= {
-        "model": model,
-        "protocol": _shared_model_first(training.get("protocol", "clients")),
-    }
+    training["protocol"] = _shared_model_first(training.get("protocol", "clients"))
     works = _work_of_each(work, loss, by_label)
     # The other methods of a race are tried on the clients below: one that cannot run here is left out.
-    checked = [by_label[baseline]] if methods is None else [*by_label.values()]
-    options = check_inputs(checked, has_test=request.has_test, record=record, **training)
+    checked = [baseline] if methods is None else [*by_label]
+    plans = {label: named_plan(by_label[label]) for label in checked}
+    options = check_inputs(
+        plans.values(),
+        model=model,
+        start=start,
+        start_partial=start_partial,
+        has_test=request.has_test,
+        record=record,
+        **training,
+    )
 
     # The clients of every seed are drawn; their warnings are given once, and stand in the report.
     given = request.read(needs_test="server" in options.protocols, compared=True)
@@ -250,11 +258,23 @@ def prepare_experiment(
             "all seeds start from the weights of the given module, so that the intervals leave out what other initial weights "
             "would change; a function that makes it (model=Net instead of model=Net()) gives each seed weights of its own"
         )
-    training |= {"test": given.test, "proxy": proxy, "metrics": metrics, "record": record}
 
     def prepare(label: str, seed: int) -> RunConfig:
-        method, clients = by_label[label], given.of(seed)
-        return prepare_run(method, clients, seed=seed, work=works[label], **training)
+        if label not in plans:
+            plans[label] = named_plan(by_label[label])
+        return prepare_run(
+            plans[label],
+            given.of(seed),
+            options.with_seed(seed),
+            model=model,
+            start=start,
+            start_partial=start_partial,
+            work=works[label],
+            test=given.test,
+            proxy=proxy,
+            metrics=metrics,
+            record=record,
+        )
 
     cannot_run: dict[str, str] = {}
     if methods is None:

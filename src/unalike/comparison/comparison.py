@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from unalike._utils.errors import UnalikeError
 from unalike._utils.notebook import paragraph
 from unalike._utils.tensor_files import write_bytes
-from unalike.comparison.comparison_json import FILE, ComparisonFacts, read_facts
+from unalike.comparison.comparison_json import ComparisonFacts, read_facts
 from unalike.comparison.run_as_comparison import facts_of_run
-from unalike.metrics.columns import Columns, derived
+from unalike.metrics.columns import Columns
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.statistics.sampling import SharedFacts
@@ -52,8 +51,8 @@ class Comparison:
         client_rounds: the scores of single clients by round, for at most 100 clients; None for more.
         resampled: scores on resampled test samples where all seeds have the same ones: `method seed draw` and the headline metric
             under each protocol; None where each seed tests others.
-        risks: the test samples of two-class tasks after the last round, `method seed client outcome risk`; None for other tasks,
-            very many samples, and folders of older versions.
+        risks: the test samples of two-class tasks after the last round, `method seed client outcome risk`; None for other tasks
+            and very many samples.
 
     Example:
         >>> clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
@@ -226,7 +225,7 @@ class Comparison:
             files = {name: folder / f"{name}.parquet" for name in KEPT}
             kept = {name: _read(file) for name, file in files.items() if file.exists()}
             is_single_run = bool(RunDirectory(folder).events)
-            columns = read_columns(folder, rounds, clients)
+            columns = Columns.load(folder)
             rows, client_rows = (
                 cast(list[Row], table.to_dict("records")) for table in (rounds, clients)
             )
@@ -307,22 +306,6 @@ class Comparison:
 
         tables = [f"{table.caption}\n{plain(table)}".lstrip() for table in overview(self._content)]
         return "\n\n".join([self._content.about, str(self.decision), *tables])
-
-
-def read_columns(folder: Path, rounds: pd.DataFrame, clients: pd.DataFrame) -> Columns:
-    """The columns of scores of a stored comparison or run. Folders of older versions name the first protocol elsewhere."""
-    from unalike.statistics.scores import plain_protocol
-
-    file = folder / FILE
-    named = (
-        json.loads(file.read_text("utf-8")).get("plain", "")
-        if file.exists()
-        else RunDirectory(folder).first_protocol
-    )
-    names = [*rounds, *clients]
-    return Columns.load(
-        folder, names, named or plain_protocol(rounds, clients, derived(names).metric)
-    )
 
 
 def _read(file: Path) -> pd.DataFrame:

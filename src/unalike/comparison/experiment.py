@@ -395,7 +395,7 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
     """
     if folder.exists():
         return
-    record = cell.run_config.record
+    record = cell.run_config.description
     wanted = cell.run_config.options.rounds
     places = list(folder.parent.glob(f"{cell.name}-*"))
     if not is_named(cell.run_config.model_name):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.methods.part import registry
-from unalike.methods.plan import complete_spec, method_of, plan
+from unalike.methods.plan import Plan, complete_spec, method_of, plan
 
 UPPER = "upper reference (pooled data)"
 ORACLE = "reference (knows the true clusters)"
@@ -30,7 +30,10 @@ def is_alone(method: str) -> bool:
 def is_grouped(method: str) -> bool:
     """Whether a method of this spec ends with a model for each group of clients, and with none for all."""
     name = method.partition("(")[0]
-    return name in registry and getattr(registry[name], "grouped", False)
+    if name not in registry:
+        return False
+    builder = registry[name]
+    return isinstance(builder, type) and issubclass(builder, Plan) and builder.grouped
 
 
 def protects(method: str) -> str:

@@ -55,7 +55,7 @@ def _facts_of_directory(directory: RunDirectory, history: History) -> Comparison
     folder = directory.path
     config = directory.config or {}
     data = config["data"]
-    label = directory.asked
+    label = directory.method_text
     plan = PartitionPlan.load(folder) if (folder / "plan.json").exists() else None
     names = directory.names or [client_name(k) for k in range(data["clients"])]
     if plan is not None:
@@ -104,7 +104,7 @@ def _run_end(directory: RunDirectory, history: History) -> list[dict[str, Any]]:
     seed = (directory.config or {})["seed"]
     return [
         {
-            "method": directory.asked,
+            "method": directory.method_text,
             "seed": seed,
             "rounds": last["round"],
             "why": last["why"],

@@ -250,7 +250,7 @@ def _final_score(
     from unalike.statistics.scores import tail_mean
 
     table = rounds.assign(method="", seed=0)
-    columns = Columns.load(directory.path, rounds, directory.first_protocol)
+    columns = Columns.load(directory.path)
     if (
         across != POOLED_SCORE
         and (clients := stored_table(directory.path / "clients.parquet")) is not None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 Nest = TypeVar("Nest")
@@ -41,3 +42,12 @@ def join_nests(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> 
 def select_rows(nest: Nest, keep: Tensor) -> Nest:
     """The rows `keep` [k] of stacked tensors."""
     return map_tensors(lambda t: t[keep.to(t.device)], nest)
+
+
+def index_of(rows: list[int]) -> Tensor | slice:
+    """An index of these rows; a slice if they are consecutive, which is faster."""
+    first = rows[0]
+    after_last = first + len(rows)
+    if rows == [*range(first, after_last)]:
+        return slice(first, after_last)
+    return torch.tensor(rows)

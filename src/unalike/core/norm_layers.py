@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unalike._utils.errors import UnalikeError
+from unalike.core.types import Tree
+
 
 @dataclass
 class ForwardPass:
@@ -43,52 +46,96 @@ class WeightedBatchNorm(nn.Module):
     def __init__(self, norm: BatchNorm):
         super().__init__()
         self.training = norm.training
-        self.eps, self.momentum = norm.eps, norm.momentum
-        self.weight, self.bias = norm.weight, norm.bias
+        self.eps = norm.eps
+        self.momentum = norm.momentum
+        self.weight = norm.weight
+        self.bias = norm.bias
         for name in STATISTICS:
             self.register_buffer(name, getattr(norm, name))
 
     def forward(self, x: Tensor) -> Tensor:
-        tracked, call = self.running_mean is not None, FORWARD_PASS.get(ForwardPass())
-        weight = call.weight
-        if x.dtype == torch.bfloat16 and not (call.mixes and weight is None):
-            x = x.float()  # statistics are never rounded; torch's own kernel sums in float32
+        forward_pass = FORWARD_PASS.get(ForwardPass())
+        weight = forward_pass.weight
+        tracked = self.running_mean is not None
+        # statistics are never rounded; torch's own kernel sums in float32
+        if x.dtype == torch.bfloat16 and not (forward_pass.mixes and weight is None):
+            x = x.float()
+
         if not self.training and tracked:
-            return F.batch_norm(
-                x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
-            )
-        rate = self.momentum if tracked else 0.0
-        if weight is None and rate is not None and x.numel() > x.shape[1]:
+            return self._torch_norm(x, training=False, momentum=0.0)
+        # torch's own kernel where it gives the same: no padding, more than one value a channel, a fixed momentum
+        momentum = self.momentum if tracked else 0.0
+        if weight is None and momentum is not None and x.numel() > x.shape[1]:
             if tracked:
                 self.num_batches_tracked.add_(1)
-            return F.batch_norm(
-                x, self.running_mean, self.running_var, self.weight, self.bias, True, rate, self.eps
-            )
-        return self._weighted(x, x.new_ones(x.shape[0]) if weight is None else weight.to(x.dtype))
+            return self._torch_norm(x, training=True, momentum=momentum)
 
-    def _weighted(self, x: Tensor, weight: Tensor) -> Tensor:
+        weight = x.new_ones(x.shape[0]) if weight is None else weight.to(x.dtype)
+        return self._weighted_norm(x, weight)
+
+    def _torch_norm(self, x: Tensor, training: bool, momentum: float) -> Tensor:
+        mean, variance = self.running_mean, self.running_var
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, training, momentum, self.eps)
+
+    def _weighted_norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Normalization by the mean and the variance of the rows with weight 1, which move the running statistics."""
         w = weight.reshape(-1, *[1] * (x.dim() - 1))
+        by_channel = (1, -1, *[1] * (x.dim() - 2))
         over = [d for d in range(x.dim()) if d != 1]
-        count = (weight.sum() * (x[0].numel() // x.shape[1])).clamp_min(1)
-        shape = (1, -1, *[1] * (x.dim() - 2))
+        values_per_row = x[0].numel() // x.shape[1]
+        count = (weight.sum() * values_per_row).clamp_min(1)
+
         mean = (w * x).sum(over) / count
-        centred = w * (
-            x - mean.reshape(shape)
-        )  # padding stays 0: it must not grow from layer to layer
+        # padding stays 0: it must not grow from layer to layer
+        centred = w * (x - mean.reshape(by_channel))
         variance = centred.square().sum(over) / count
         if self.running_mean is not None:
-            unbiased = variance.detach() * count / (count - 1).clamp_min(1)
-            several = count > 1  # one value says nothing of the variance
-            self.num_batches_tracked.add_(several)
-            rate = (
-                1.0 / self.num_batches_tracked.clamp_min(1)
-                if self.momentum is None
-                else self.momentum
-            )
-            rate = rate * several.to(x)
-            self.running_mean.add_(rate * (mean.detach() - self.running_mean))
-            self.running_var.add_(rate * (unbiased - self.running_var))
-        normal = centred * (variance.reshape(shape) + self.eps).rsqrt()
+            self._move_statistics(mean.detach(), variance.detach(), count)
+
+        normal = centred * (variance.reshape(by_channel) + self.eps).rsqrt()
         if self.weight is None:
             return normal
-        return normal * self.weight.reshape(shape) + self.bias.reshape(shape)
+        return normal * self.weight.reshape(by_channel) + self.bias.reshape(by_channel)
+
+    def _move_statistics(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        """Move the running statistics towards those of a batch; one value says nothing of the variance and moves nothing."""
+        unbiased = variance * count / (count - 1).clamp_min(1)
+        several = count > 1
+        self.num_batches_tracked.add_(several)
+        rate: Tensor | float
+        if self.momentum is None:
+            rate = 1.0 / self.num_batches_tracked.clamp_min(1)
+        else:
+            rate = self.momentum
+        rate = rate * several.to(mean)
+        self.running_mean.add_(rate * (mean - self.running_mean))
+        self.running_var.add_(rate * (unbiased - self.running_var))
+
+
+def moved_statistics(module: nn.Module, own: Tree, before: Tree, after: Tree) -> Tree:
+    """The buffers that training would have led to from `own`, where it led from `before` to `after`.
+
+    A batch moves the running statistics r of a batch norm with momentum m to (1 - m) r + m s, s being the batch's. So after
+    T batches they are after + (1 - m)^T (own - before), and the counter own + T. Other buffers are those of `after`.
+
+    Raises `UnalikeError` for a batch norm with momentum=None, which averages over all batches.
+    """
+    moved = dict(after)
+    for path, norm in module.named_modules():
+        if not isinstance(norm, BatchNorm):
+            continue
+        prefix = f"{path}." if path else ""
+        mean, variance, count = (prefix + name for name in STATISTICS)
+        if count not in after:
+            continue
+        if norm.momentum is None:
+            raise UnalikeError(
+                f"the batch norm {path!r} has momentum=None; expected a number: with it the statistics of one "
+                "client cannot be told from the average that training began with"
+            )
+        batches = after[count] - before[count]
+        remaining = (1 - norm.momentum) ** batches.unsqueeze(-1).to(after[mean])
+        for name in (mean, variance):
+            moved[name] = after[name] + remaining * (own[name] - before[name])
+        moved[count] = own[count] + batches
+    return moved

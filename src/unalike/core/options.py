@@ -10,7 +10,7 @@ parameters of that command.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -115,6 +115,25 @@ def options_of(*kinds: type) -> dict[str, Option]:
 def default_of(field: Field[Any]) -> Any:
     """The default of a field; `MISSING` if it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def without_defaults(value: Any) -> Any:
+    """A dataclass as plain values, without the fields that have their default; so are dataclasses in its fields.
+
+    Digests are made of this form: an option that comes later leaves those of all that do not use it as they were.
+    """
+    if isinstance(value, list | tuple):
+        return [without_defaults(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    found = {}
+    for field in fields(value):
+        own = without_defaults(getattr(value, field.name))
+        usual = without_defaults(default_of(field))
+        # 1 and 1.0 may mean different things: so many sites, or the share of all
+        if type(own) is not type(usual) or own != usual:
+            found[field.name] = own
+    return found
 
 
 def written(settings: Any, *, changed: bool = False) -> dict[str, Any]:

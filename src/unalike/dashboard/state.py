@@ -21,7 +21,8 @@ from unalike.comparison.standings import (
     stored_table,
 )
 from unalike.federation.coordinator.operator_commands import NoAnswer, Starting, command
-from unalike.metrics.columns import TEST, Column, Columns
+from unalike.metrics.columns import FILE as COLUMNS_FILE
+from unalike.metrics.columns import NO_COLUMNS, TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.table import rows as rows_of
@@ -74,14 +75,14 @@ class Followed:
         directory, config = RunDirectory(run), _toml(run / "config.toml")
         events, names = directory.last_events(LAST_BYTES), _names(directory, terms)
         rounds, clients = (table_rows(run / f"{name}.parquet") for name in ("rounds", "clients"))
-        columns = stored_columns(run, [*rounds[:1], *clients[:1]])
+        columns = stored_columns(run)
         score = columns.shown(rounds[-1]) if rounds else None
         done = int(rounds[-1]["round"]) if rounds else 0
         return {
             "title": terms.get("name") or self.path.resolve().name,
             "kind": "federation" if terms else "simulation",
             "method": live.get("method")
-            or _method(directory.asked, config)
+            or _method(directory.method_text, config)
             or terms.get("method", ""),
             "model": terms.get("model") or config.get("model", {}).get("name", ""),
             "done": done,
@@ -152,11 +153,9 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def stored_columns(run: Path, rows: Iterable[dict[str, Any]]) -> Columns:
-    """The columns of scores of a run, from its folder and rows of its tables."""
-    return Columns.load(
-        run, (name for row in rows for name in row), RunDirectory(run).first_protocol or "clients"
-    )
+def stored_columns(run: Path) -> Columns:
+    """The columns of scores of a run; none before it has written its first round."""
+    return Columns.load(run) if (run / COLUMNS_FILE).exists() else NO_COLUMNS
 
 
 def _any(rows: list[dict[str, Any]], column: Column) -> bool:
@@ -375,7 +374,7 @@ class FollowedComparison:
             folder = self.path / cell.folder
             rows = table_rows(folder / "rounds.parquet")
             if rows and cell.method not in scores:
-                columns, protocol = stored_columns(folder, rows), in_use.get(cell.method)
+                columns, protocol = stored_columns(folder), in_use.get(cell.method)
                 shown = columns.shown(rows[-1]) if protocol is None else columns.get(protocol)
                 scores |= {} if shown is None else {cell.method: shown}
             for row in rows if cell.method in scores else ():

@@ -15,7 +15,10 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError, warn
 from unalike.data.other_libraries import channels_last, samples_of
 
-MOST_CLASSES, MOST_TOKENS = 100_000, 2**24
+MOST_CLASSES = 100_000
+"""Most classes that labels may number."""
+MOST_TOKENS = 2**24
+"""Tokens are below this number; larger ones are probably no tokens."""
 
 Pair = tuple[Tensor, Tensor]
 """Inputs [N, ...] and labels [N]."""
@@ -23,17 +26,19 @@ Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
 """Inputs and labels that `pair` converts to a `Pair`."""
 
 
-def pair(found: Any, where: str) -> Pair:
+def pair(data: Any, where: str) -> Pair:
     """Convert (x, y), or the samples of a torch data set or loader, to tensors of equal length.
 
     Raises `UnalikeError` for anything that is not a pair, for unequal lengths, and as `inputs` and `labels` do.
     """
-    found = samples_of(found, where) or found
-    if not isinstance(found, Sequence) or len(found) != 2:
+    arrays = samples_of(data, where) or data
+    if not isinstance(arrays, Sequence) or len(arrays) != 2:
         raise UnalikeError(
-            f"{where}: found {type(found).__name__}, expected (x, y), inputs [N, ...] and labels [N], or a torch data set of them"
+            f"{where}: found {type(arrays).__name__}, expected (x, y), inputs [N, ...] and labels "
+            "[N], or a torch data set of them"
         )
-    x, y = inputs(found[0], where), labels(found[1], where)
+    x = inputs(arrays[0], where)
+    y = labels(arrays[1], where)
     if len(x) != len(y):
         raise UnalikeError(
             f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input"
@@ -41,48 +46,56 @@ def pair(found: Any, where: str) -> Pair:
     return x, y
 
 
-def inputs(found: Any, where: str) -> Tensor:
+def inputs(values: Any, where: str) -> Tensor:
     """Convert inputs to float32 images [N, C, H, W] or rows [N, D], or to int64 tokens [N, T].
 
     Raises `UnalikeError` for uint8, which could be pixels or tokens, fewer than two dimensions, numbers that are not finite,
     and negative tokens.
     """
-    x = _tensor(found, f"{where}: x")
+    x = _tensor(values, f"{where}: x")
     if x.dtype == torch.uint8:
         raise UnalikeError(
-            f"{where}: x is uint8, which may be pixels or tokens; write x.astype('float32') / 255 or x.astype('int64')"
+            f"{where}: x is uint8, which may be pixels or tokens; write x.astype('float32') / 255 "
+            "or x.astype('int64')"
         )
     if x.dim() < 2:
         raise UnalikeError(
-            f"{where}: x has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, None]"
+            f"{where}: x has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, "
+            "None]"
         )
     if channels_last(x.shape):
         warn(
-            f"{where}: x has shape {list(x.shape)}, read as images [N, C, H, W] with {x.shape[1]} channels; if the channels "
+            f"{where}: x has shape {list(x.shape)}, read as images [N, C, H, W] with {x.shape[1]} "
+            "channels; if the channels "
             "are last, write x.transpose(0, 3, 1, 2), of a tensor x.permute(0, 3, 1, 2)",
         )
+
+    # Numbers are features; whole numbers are tokens, which index the rows of a table of embeddings.
     if x.is_floating_point() or x.dtype == torch.bool:
         return _finite(x.to(torch.float32), f"{where}: x")
     x = x.to(torch.int64)
     if x.numel() and x.max() >= MOST_TOKENS:
         raise UnalikeError(
-            f"{where}: x holds the token {int(x.max())}, expected less than {MOST_TOKENS}; numbers are float32"
+            f"{where}: x holds the token {int(x.max())}, expected less than {MOST_TOKENS}; numbers "
+            "are float32"
         )
     if x.numel() and x.min() < 0:
         raise UnalikeError(
-            f"{where}: x holds the token {int(x.min())}, expected 0 or more; use float32 for signed numbers"
+            f"{where}: x holds the token {int(x.min())}, expected 0 or more; use float32 for "
+            "signed numbers"
         )
     return x
 
 
-def labels(found: Any, where: str) -> Tensor:
+def labels(values: Any, where: str) -> Tensor:
     """Convert labels [N] or [N, 1]: integers to int64 classes, floats to float32 for regression; bool (binary) stays."""
-    y = _tensor(found, f"{where}: y")
+    y = _tensor(values, f"{where}: y")
     if y.dim() == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.dim() != 1:
         raise UnalikeError(
-            f"{where}: y has shape {list(y.shape)}, expected [N]; for one-hot labels write y.argmax(1)"
+            f"{where}: y has shape {list(y.shape)}, expected [N]; for one-hot labels write "
+            "y.argmax(1)"
         )
     if y.is_floating_point():
         return _finite(y.to(torch.float32), f"{where}: y")
@@ -91,24 +104,28 @@ def labels(found: Any, where: str) -> Tensor:
 
 def note_truths(y: Tensor, where: str) -> None:
     """Warn of labels that are two whole numbers, or 0, 1, ..., C - 1, as floats, which are read as amounts."""
-    if not y.is_floating_point() or len(values := y.unique()) < 2:
+    if not y.is_floating_point():
         return
-    whole = values.round() if len(values) == 2 else torch.arange(len(values), dtype=values.dtype)
+    values = y.unique()
+    if len(values) < 2:
+        return
+    if len(values) == 2:
+        whole = values.round()
+        content = " and ".join(f"{value:.1f}" for value in values)
+    else:
+        whole = torch.arange(len(values), dtype=values.dtype)
+        content = f"0.0, 1.0, ..., {values[-1]:.1f}"
     if torch.equal(values.cpu(), whole.cpu()):
-        said = (
-            " and ".join(f"{v:.1f}" for v in values)
-            if len(values) == 2
-            else f"0.0, 1.0, ..., {values[-1]:.1f}"
-        )
         warn(
-            f"{where}: the labels are {said}, read as amounts (regression) as they are floats; for classes write "
+            f"{where}: the labels are {content}, read as amounts (regression) as they are floats; "
+            "for classes write "
             "y.astype('int64'), of a tensor y.long()",
         )
 
 
-def unlabelled(found: Any, where: str) -> Pair:
+def unlabelled(values: Any, where: str) -> Pair:
     """Convert inputs whose labels are not known, which become NaN."""
-    x = inputs(found, where)
+    x = inputs(values, where)
     return x, torch.full((len(x),), torch.nan)
 
 
@@ -119,22 +136,25 @@ def label_range(y: Tensor, classes: int, where: str) -> None:
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         raise UnalikeError(
-            f"{where}: labels lie in {low}..{high}, expected 0..{classes - 1} for {classes} classes; "
+            f"{where}: labels lie in {low}..{high}, expected 0..{classes - 1} for {classes} "
+            "classes; "
             "renumber the labels or name every class"
         )
 
 
-def group(found: Any, samples: int, where: str) -> np.ndarray:
+def group(column: Any, samples: int, where: str) -> np.ndarray:
     """Convert a group column to a read-only array of integers or texts, [N]. Raises `UnalikeError` for missing values too."""
-    values = np.asarray(found)
+    values = np.asarray(column)
     if values.dtype == object and all(isinstance(value, str) for value in values.flat):
         values = values.astype(str)
     if values.dtype.kind not in "biuU" or values.shape != (samples,):
         raise UnalikeError(
-            f"{where}: found {values.dtype} of shape {list(values.shape)}, expected one integer or text for each of "
+            f"{where}: found {values.dtype} of shape {list(values.shape)}, expected one integer or "
+            "text for each of "
             f"{samples} samples, training and test samples together; fill missing values first"
         )
-    values = np.array(values, np.int64 if values.dtype.kind in "biu" else values.dtype)
+    kind = values.dtype if values.dtype.kind == "U" else np.int64
+    values = np.array(values, kind)
     values.flags.writeable = False
     return values
 
@@ -155,52 +175,62 @@ def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
         return [str(name) for name in names]
     if y.dtype == torch.bool:
         return ["False", "True"]
+    # Without names the classes are the numbers up to the largest label, whether or not each of them occurs.
     largest = int(y.max()) if len(y) else -1
     if largest >= MOST_CLASSES:
         raise UnalikeError(
-            f"found the label {largest}, expected classes numbered from 0; for regression give float labels"
+            f"found the label {largest}, expected classes numbered from 0; for regression give "
+            "float labels"
         )
     return [str(label) for label in range(largest + 1)]
 
 
-def _tensor(found: Any, what: str) -> Tensor:
-    if isinstance(found, Tensor):
-        if found.is_complex():
+def _tensor(values: Any, what: str) -> Tensor:
+    """Convert numbers to a contiguous tensor with integers of 64 bits or floats of 32 bits; bytes and truths stay."""
+    if isinstance(values, Tensor):
+        if values.is_complex():
             raise UnalikeError(
                 f"{what} holds complex numbers; expected real ones: split them into two features"
             )
-        if found.layout != torch.strided or found.is_meta:
-            kind = (
-                "has no values (device meta)"
-                if found.is_meta
-                else f"is {found.layout}, see to_dense()"
+        fault = ""
+        if values.is_meta:
+            fault = "has no values (device meta)"
+        elif values.layout != torch.strided:
+            fault = f"is {values.layout}, see to_dense()"
+        if fault:
+            raise UnalikeError(f"{what} {fault}; expected a tensor with all its numbers")
+        return values.detach().contiguous()  # the compiled loops need contiguous memory
+
+    if isinstance(values, np.ma.MaskedArray):
+        masked = int(np.ma.count_masked(values))
+        if masked:
+            raise UnalikeError(
+                f"{what} holds {masked} masked values; fill them or leave those samples out"
             )
-            raise UnalikeError(f"{what} {kind}; expected a tensor with all its numbers")
-        return found.detach().contiguous()  # the compiled loops need contiguous memory
-    if isinstance(found, np.ma.MaskedArray) and (masked := int(np.ma.count_masked(found))):
-        raise UnalikeError(
-            f"{what} holds {masked} masked values; fill them or leave those samples out"
-        )
-    array = np.asarray(found)
+    array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise UnalikeError(
-            f"{what} has dtype {array.dtype}, expected numbers; encode texts and objects as numbers first"
+            f"{what} has dtype {array.dtype}, expected numbers; encode texts and objects as "
+            "numbers first"
         )
     if array.dtype.kind in "iu" and array.dtype != np.uint8:
         array = array.astype(np.int64, copy=False)
     if array.dtype.kind == "f":
         array = array.astype(np.float32, copy=False)
+    # A tensor needs memory that is in order and may be written to; only other arrays are copied.
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def _finite(values: Tensor, what: str) -> Tensor:
     # Check a block at a time: data mapped from disk may be larger than memory, and so may a mask of it.
-    if not all(block.isfinite().all() for block in values.split(4096)):
-        wrong = ~values.isfinite()
-        first = wrong.nonzero()[0].tolist()
-        nan = int(values.isnan().sum())
-        raise UnalikeError(
-            f"{what} holds {nan} NaN and {int(wrong.sum()) - nan} infinite values, the first in sample {first[0]} "
-            f"at {first[1:]}; expected finite numbers: fill them or leave those samples out"
-        )
-    return values
+    # Check a block at a time: data mapped from disk may be larger than memory, and so may a mask of it.
+    if all(block.isfinite().all() for block in values.split(4096)):
+        return values
+    wrong = ~values.isfinite()
+    sample, *place = wrong.nonzero()[0].tolist()
+    nan = int(values.isnan().sum())
+    infinite = int(wrong.sum()) - nan
+    raise UnalikeError(
+        f"{what} holds {nan} NaN and {infinite} infinite values, the first in sample {sample} "
+        f"at {place}; expected finite numbers: fill them or leave those samples out"
+    )

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import array_checks
@@ -58,19 +57,20 @@ class ClientData:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str | None):
             raise UnalikeError(
-                f"found a client with name={self.name!r}, expected a text: write name={str(self.name)!r}"
+                f"found a client with name={self.name!r}, expected a text: write "
+                f"name={str(self.name)!r}"
             )
         owner = "a client without a name" if self.name is None else f"client {self.name!r}"
         object.__setattr__(self, "train", array_checks.pair(self.train, f"{owner}, train"))
         for split in ("test", "val"):
-            if getattr(self, split) is not None:
-                object.__setattr__(
-                    self, split, array_checks.pair(getattr(self, split), f"{owner}, {split}")
-                )
+            arrays = getattr(self, split)
+            if arrays is not None:
+                object.__setattr__(self, split, array_checks.pair(arrays, f"{owner}, {split}"))
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{split} {len(pair[1])}" for split, pair in self.splits().items())
-        return f"<ClientData {self.name or 'without a name'}: {sizes} samples>"
+        name = self.name or "without a name"
+        sizes = [f"{split} {len(y)}" for split, (_, y) in self.splits().items()]
+        return f"<ClientData {name}: {', '.join(sizes)} samples>"
 
     def splits(self) -> dict[str, Pair]:
         """Map "train", "test" and "val" to the samples that the client has of each; those it lacks are left out."""
@@ -83,15 +83,14 @@ class ClientData:
         Where fewer than `least` are left there are none.
         """
 
-        def enough(x: Tensor, y: Tensor) -> Pair:
+        def reduced(pair: Pair | None) -> Pair | None:
+            if pair is None:
+                return None
+            x, y = pair
             _, inverse, counts = torch.unique(y, return_inverse=True, return_counts=True)
-            kept = (
-                counts[inverse] >= least_of_class
-                if least_of_class
-                else torch.ones(len(y), dtype=torch.bool)
-            )
-            return (x[kept], y[kept]) if int(kept.sum()) >= least else (x[:0], y[:0])
+            is_frequent = counts[inverse] >= least_of_class
+            if int(is_frequent.sum()) < least:
+                return x[:0], y[:0]
+            return x[is_frequent], y[is_frequent]
 
-        pairs = self.splits()
-        test, val = (enough(*pairs[split]) if split in pairs else None for split in ("test", "val"))
-        return replace(self, test=test, val=val)
+        return replace(self, test=reduced(self.test), val=reduced(self.val))

@@ -1,4 +1,7 @@
-"""Columns of a table: what they hold, their values as texts, numbers or days, and notes on those that are probably no features."""
+"""Columns of a table: what they hold, their values as texts, numbers or days, and warnings.
+
+A column that is probably not a feature, such as an identifier, gets a warning.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +20,41 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 10
 """Tables with fewer rows than this may have columns in which every value differs; in longer ones these are row names or numbers."""
-MANY_ROWS, LONG = 50, 10**9
-"""Whole numbers that differ in all of so many rows, or are as large, are probably identifiers."""
-DATES = ("Timestamp", "date", "datetime")
+MANY_ROWS = 50
+"""Whole numbers that differ in all of at least this many rows are probably identifiers."""
+LONG_NUMBER = 10**9
+"""Whole numbers of this size, the median of a column, are probably identifiers."""
+DATE_TYPES = ("Timestamp", "date", "datetime")
 DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 FORMATS = (
     "ISO8601",
-    *(
-        form + time
-        for time in ("", " %H:%M", " %H:%M:%S")
-        for form in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")
-    ),
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d.%m.%Y %H:%M",
+    "%d/%m/%Y %H:%M",
+    "%m/%d/%Y %H:%M",
+    "%d.%m.%Y %H:%M:%S",
+    "%d/%m/%Y %H:%M:%S",
+    "%m/%d/%Y %H:%M:%S",
 )
-"""How dates may be written, besides "ISO8601" as for `strptime`."""
+"""The ways in which dates may be written: "ISO8601", or a format of `strptime`."""
 OWNERS = re.compile(
     r"(hospital|clinic|cent(er|re)|site|institution|owner|client|branch)([ _-]?(id|name|code|number))?",
     re.I,
 )
 """Names of columns that may say who holds a row."""
 MISSING = "(missing)"
-NOTHING, NUMBERS, TRUTH, TEXTS = "nothing", "numbers", "true/false", "texts"
+"""The text that stands for a missing value among categories."""
+NOTHING = "nothing"
+NUMBERS = "numbers"
+TRUTH = "true/false"
+TEXTS = "texts"
 """The contents of a column that can be read; `kind_of` names the types of any other content."""
 
 
 class DoubtfulColumn(UserWarning):
-    """A column of a table is probably no feature as it is, and may tell one person from others."""
+    """A column of a table is probably not a feature, and may tell one person from others."""
 
 
 def kind_of(column: pd.Series) -> str:
@@ -53,20 +66,20 @@ def kind_of(column: pd.Series) -> str:
         return NOTHING
     if is_numeric_dtype(column):
         return TRUTH if is_bool_dtype(column) else NUMBERS
-    types = set(map(type, present.astype(object)))
+    types = {type(value) for value in present.astype(object)}
+    if types == {bool}:
+        return TRUTH
     if types <= {str, bool}:
-        return TRUTH if types == {bool} else TEXTS
-    return (
-        "whole numbers beyond 64 bits"
-        if types == {int}
-        else " and ".join(sorted(kind.__name__ for kind in types))
-    )
+        return TEXTS
+    if types == {int}:
+        return "whole numbers beyond 64 bits"
+    return " and ".join(sorted(kind.__name__ for kind in types))
 
 
 def texts_of(column: pd.Series, missing: str = MISSING) -> list[str]:
     """Convert the values of a column to texts, missing values to `missing`."""
-    plain = column.astype(object)
-    return [str(value) for value in plain.where(plain.notna(), missing)]
+    values = column.astype(object)
+    return [str(value) for value in values.where(values.notna(), missing)]
 
 
 def is_number(text: str) -> bool:
@@ -81,90 +94,104 @@ def floats_of(column: pd.Series, where: str) -> np.ndarray:
     """The values of a column of numbers as float64 [N], NaN for missing ones. Raises `UnalikeError` for infinite ones."""
     from pandas.api.types import is_numeric_dtype
 
-    plain = (
-        column if is_numeric_dtype(column) else column.astype(object).where(column.notna(), np.nan)
-    )
-    values = plain.astype("float64").to_numpy()
-    if np.isinf(values).any():
-        place = first_place(column, np.isinf(values))
+    numbers = column
+    if not is_numeric_dtype(column):
+        # A column of objects may write a missing value as None or NA, which do not become a float.
+        numbers = column.astype(object).where(column.notna(), np.nan)
+    values = numbers.astype("float64").to_numpy()
+    infinite = np.isinf(values)
+    if infinite.any():
+        place = first_place(column, infinite)
         raise UnalikeError(
-            f"{where}: column {column.name!r} is infinite in {place}; expected finite numbers or none"
+            f"{where}: column {column.name!r} is infinite in {place}; expected finite numbers or "
+            "none"
         )
     return values
 
 
-def first_place(column: pd.Series, found: np.ndarray) -> str:
+def first_place(column: pd.Series, mask: np.ndarray) -> str:
     """The first place of a mask: `line 2` of text or Excel, whose header is line 1, else `row` and the label of the index."""
-    return f"{column.index.name or 'row'} {column.index[found][0]}"
+    return f"{column.index.name or 'row'} {column.index[mask][0]}"
 
 
 def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
     """Raise `UnalikeError` if the table lacks one of the columns, or has no rows."""
-    for column in (column for column in columns if column not in frame.columns):
-        names = ", ".join(map(str, frame))
-        near = get_close_matches(column, [*map(str, frame)])
-        hint = f"did you mean {' or '.join(map(repr, near))}? It has" if near else "it has"
-        raise UnalikeError(f"{where} has no column {column!r}; {hint} the columns {names}")
+    for column in columns:
+        if column in frame.columns:
+            continue
+        names = [str(name) for name in frame]
+        near = [repr(name) for name in get_close_matches(column, names)]
+        hint = f"did you mean {' or '.join(near)}? It has" if near else "it has"
+        raise UnalikeError(
+            f"{where} has no column {column!r}; {hint} the columns {', '.join(names)}"
+        )
     if not len(frame):
         raise UnalikeError(f"{where} has columns but no rows; expected one row per sample")
 
 
-def left_out(*columns: object) -> str:
+def drop_flags(*columns: object) -> str:
     """The flags that leave columns out, and the argument in Python."""
     flags = " ".join(f"--drop {quote(str(column))}" for column in columns)
-    return f"{flags}, in Python drop={_plain(columns)!r}"
+    return f"{flags}, in Python drop={_as_argument(columns)!r}"
 
 
-def _plain(columns: Sequence[object]) -> str | list[str]:
+def _as_argument(columns: Sequence[object]) -> str | list[str]:
     """One column, or several, as an argument in Python."""
-    return str(columns[0]) if len(columns) == 1 else [*map(str, columns)]
+    names = [str(column) for column in columns]
+    return names[0] if len(names) == 1 else names
 
 
 def _identifies(column: pd.Series) -> bool:
     """Whether these are whole numbers of ten digits or more, or others in every row, in few rows consecutive ones."""
     present = column.dropna()
-    if kind_of(column) != NUMBERS or len(present) < FEW_ROWS or (present % 1 != 0).any():
+    if kind_of(column) != NUMBERS or len(present) < FEW_ROWS:
+        return False
+    if (present % 1 != 0).any():
         return False
     span = present.max() - present.min()
-    unique = present.is_unique and (len(present) >= MANY_ROWS or span == len(present) - 1)
-    return bool(unique or present.abs().median() >= LONG)
+    is_consecutive = span == len(present) - 1
+    counts_rows = present.is_unique and (len(present) >= MANY_ROWS or is_consecutive)
+    return bool(counts_rows or present.abs().median() >= LONG_NUMBER)
 
 
 def date_formats(column: pd.Series) -> list[str]:
     """The known formats, of `strptime` or "ISO8601", in which all values of a column are dates."""
     import pandas as pd
 
-    present, kind = column.dropna(), kind_of(column)
-    if kind in DATES:
+    kind = kind_of(column)
+    if kind in DATE_TYPES:
         return [FORMATS[0]]
-    fitting = FORMATS if kind == TEXTS and DATE.match(str(present.iloc[0])) else ()
-    for rows in (present[:FEW_ROWS], present):
-        fitting = tuple(
-            f
-            for f in fitting
-            if pd.to_datetime(rows, format=f, errors="coerce", utc=True).notna().all()
-        )
-    return [*fitting]
+    present = column.dropna()
+    if kind != TEXTS or not DATE.match(str(present.iloc[0])):
+        return []
+
+    def reads(rows: pd.Series, form: str) -> bool:
+        days = pd.to_datetime(rows, format=form, errors="coerce", utc=True)
+        return bool(days.notna().all())
+
+    # A few rows rule out most of the formats, so that a long column is read by few of them.
+    fitting = [form for form in FORMATS if reads(present[:FEW_ROWS], form)]
+    return [form for form in fitting if reads(present, form)]
 
 
 def dates_of(features: pd.DataFrame, dates: Sequence[str], where: str) -> dict[str, str]:
     """Column of dates -> how they are written, from texts such as "admitted" or "admitted=%d/%m/%Y". Raises `UnalikeError`."""
-    found = {}
-    for name, _, form in (text.partition("=") for text in dates):
+    forms = {}
+    for text in dates:
+        name, _, form = text.partition("=")
         require_columns(features, [name], where)
         fitting = [form] if form else date_formats(features[name])
         if len(fitting) != 1:
-            told = (
-                f"dates that may be {' or '.join(fitting)}"
-                if fitting
-                else "no dates that are written in one known way"
-            )
+            content = "no dates that are written in one known way"
+            if fitting:
+                content = f"dates that may be {' or '.join(fitting)}"
             raise UnalikeError(
-                f"{where}: the column {name!r} holds {told}; say how they are written, as in --date '{name}=%d/%m/%Y', in Python "
+                f"{where}: the column {name!r} holds {content}; say how they are written, as in "
+                f"--date '{name}=%d/%m/%Y', in Python "
                 f"date='{name}=%d/%m/%Y'"
             )
-        found[name] = fitting[0]
-    return found
+        forms[name] = fitting[0]
+    return forms
 
 
 def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
@@ -175,49 +202,57 @@ def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
     wrong = (moments.isna() & column.notna()).to_numpy()
     if wrong.any():
         raise UnalikeError(
-            f"{where}: the column {column.name!r} holds {column[wrong].iloc[0]!r} in {first_place(column, wrong)}, expected a date "
-            f"({form}) or nothing; if all dates are written in another way, say so, as in --date '{column.name}=%Y-%m-%d', in "
+            f"{where}: the column {column.name!r} holds {column[wrong].iloc[0]!r} in "
+            f"{first_place(column, wrong)}, expected a date "
+            f"({form}) or nothing; if all dates are written in another way, say so, as in --date "
+            f"'{column.name}=%Y-%m-%d', in "
             f"Python date='{column.name}=%Y-%m-%d'"
         )
-    return ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(float)
+    since_1970 = moments - pd.Timestamp(0, tz="UTC")
+    return (since_1970 / pd.Timedelta(days=1)).to_numpy(float)
 
 
 def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
-    """Notes on columns that are probably no features as they are: identifiers, dates, owners, and those with one value."""
-    constant = [column for column in features if features[column].nunique(dropna=False) == 1]
-    others = features.drop(columns=constant)
-    ids = [column for column in others if _identifies(others[column])]
-    dated = [
+    """Warnings of columns that are probably not features: constants, identifiers, owners, dates read as categories."""
+    constants = [column for column in features if features[column].nunique(dropna=False) == 1]
+    others = features.drop(columns=constants)
+    identifiers = [column for column in others if _identifies(others[column])]
+    owners = [
+        column for column in others if column not in identifiers and OWNERS.fullmatch(str(column))
+    ]
+    dates = [
         column
         for column in others
         if kind_of(others[column]) == TEXTS and date_formats(others[column])
     ]
-    read_as_days = f"{' '.join(f'--date {quote(str(column))}' for column in dated)}, in Python date={_plain(dated)!r}"
-    as_days = f"{read_as_days}, or leave out: {left_out(*dated)}"
-    ids_out = left_out(*ids)
-    owners = [column for column in others if column not in ids and OWNERS.fullmatch(str(column))]
-    by_owner = (
-        f"--group {quote(str(owners[0]))}, in Python group={str(owners[0])!r}" if owners else ""
-    )
-    notes = (
-        (
-            UserWarning,
-            constant,
-            f"one value in all rows, which says nothing; leave out: {left_out(*constant)}",
-        ),
-        (
-            DoubtfulColumn,
-            ids,
-            f"numbers that look like identifiers or count the rows, read as features; leave out: {ids_out}",
-        ),
-        (
-            UserWarning,
-            owners,
-            f"read as features; if they say who holds a row, make clients of their values: {by_owner}; at a site of a federation, "
-            f"leave out: {left_out(*owners)}",
-        ),
-        (DoubtfulColumn, dated, f"dates, read as categories; read them as days: {as_days}"),
-    )
-    return [
-        kind(f"{where}: {', '.join(map(repr, own))}: {note}") for kind, own, note in notes if own
-    ]
+
+    def about(columns: Sequence[object], note: str) -> str:
+        return f"{where}: {', '.join(repr(column) for column in columns)}: {note}"
+
+    warnings: list[UserWarning] = []
+    if constants:
+        note = f"one value in all rows, which says nothing; leave out: {drop_flags(*constants)}"
+        warnings.append(UserWarning(about(constants, note)))
+    if identifiers:
+        note = (
+            "numbers that look like identifiers or count the rows, read as features; leave out: "
+            f"{drop_flags(*identifiers)}"
+        )
+        warnings.append(DoubtfulColumn(about(identifiers, note)))
+    if owners:
+        owner = str(owners[0])
+        note = (
+            "read as features; if they say who holds a row, make clients of their values: "
+            f"--group {quote(owner)}, in Python group={owner!r}; at a site of a federation, "
+            f"leave out: {drop_flags(*owners)}"
+        )
+        warnings.append(UserWarning(about(owners, note)))
+    if dates:
+        flags = " ".join(f"--date {quote(str(column))}" for column in dates)
+        note = (
+            f"dates, read as categories; read them as days: {flags}, in Python "
+            f"date={_as_argument(dates)!r}, "
+            f"or leave out: {drop_flags(*dates)}"
+        )
+        warnings.append(DoubtfulColumn(about(dates, note)))
+    return warnings

@@ -93,61 +93,62 @@ class Dataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The call that makes the same data set in another process of this machine."""
-        groups = dict(self.groups)
-        details = (self.classes, groups, self.encoding, self.unit, self.published)
-        return type(self).divided, (self.name, *self.merged(), len(self.train[1]), *details)
+        x, y = self.merged()
+        arguments = (
+            self.name,
+            x,
+            y,
+            len(self.train[1]),
+            self.classes,
+            dict(self.groups),
+            self.encoding,
+            self.unit,
+            self.published,
+        )
+        return type(self).divided, arguments
 
     def __post_init__(self) -> None:
-        where, unknown = (
-            f"{self.name}, train",
-            isinstance(self.train, Sequence) and self.train[-1] is None,
-        )
-        train = (
-            array_checks.unlabelled(self.train[0], where)
-            if unknown
-            else array_checks.pair(self.train, where)
-        )
-        test = None if self.test is None else array_checks.pair(self.test, f"{self.name}, test")
-        if not len(train[1]):
+        where = f"{self.name}, train"
+        if isinstance(self.train, Sequence) and self.train[-1] is None:
+            train = array_checks.unlabelled(self.train[0], where)
+        else:
+            train = array_checks.pair(self.train, where)
+        test = None
+        if self.test is not None:
+            test = array_checks.pair(self.test, f"{self.name}, test")
+        count = len(train[1])
+        if not count:
             raise UnalikeError(f"{self.name}: found no training samples, expected at least one")
+        whole = train
         if test is not None:
             self._check_alike(train, test)
-        whole = train if test is None else (_joined(train[0], test[0]), _joined(train[1], test[1]))
+            whole = (_joined(train[0], test[0]), _joined(train[1], test[1]))
         if self.encoding is None:  # of a table its reader has asked
             array_checks.note_truths(whole[1], self.name)
+
         classes = array_checks.class_names(whole[1], self.classes)
-        for part, found in (("train", train), ("test", test)):
-            if found is not None and classes is not None:
-                array_checks.label_range(found[1], len(classes), f"{self.name}, {part}")
-        if test is not None:
-            # Both sets become views of one tensor, so that merging them for every partition costs no memory.
-            n = len(train[1])
-            train, test = (whole[0][:n], whole[1][:n]), (whole[0][n:], whole[1][n:])
+        if classes is not None:
+            array_checks.label_range(train[1], len(classes), f"{self.name}, train")
+            if test is not None:
+                array_checks.label_range(test[1], len(classes), f"{self.name}, test")
         groups = {
             column: array_checks.group(values, len(whole[1]), f"{self.name}, group {column!r}")
             for column, values in self.groups.items()
         }
-        if self.unit is not None and self.unit not in groups:
-            raise UnalikeError(
-                f"{self.name}: found unit={self.unit!r}, expected a column of groups ({', '.join(groups) or 'there are none'})"
-            )
-        if (
-            self.unit is not None
-            and np.isin(
-                groups[self.unit][: len(train[1])], groups[self.unit][len(train[1]) :]
-            ).any()
-        ):
-            raise UnalikeError(
-                f"{self.name}: training and test samples share values of {self.unit!r}; expected all samples of a unit on one side"
-            )
-        made = {
+        self._check_unit(groups, count)
+
+        if test is not None:
+            # Both sets become views of one tensor, so that merging them for every partition costs no memory.
+            train = (whole[0][:count], whole[1][:count])
+            test = (whole[0][count:], whole[1][count:])
+        checked = {
             "train": train,
             "test": test,
             "classes": classes,
             "groups": MappingProxyType(groups),
             "_whole": whole,
         }
-        for name, value in made.items():
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -165,18 +166,32 @@ class Dataset:
     ) -> Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         x, y = array_checks.pair((x, y), name)
-        test = (x[train:], y[train:]) if train < len(y) else None
         return cls(
-            name, (x[:train], y[:train]), test, classes, groups or {}, encoding, unit, published
+            name=name,
+            train=(x[:train], y[:train]),
+            test=(x[train:], y[train:]) if train < len(y) else None,
+            classes=classes,
+            groups=groups or {},
+            encoding=encoding,
+            unit=unit,
+            published=published,
         )
 
     def taken(self, rows: np.ndarray) -> Dataset:
         """The data set with these samples alone, numbered as in `merged` and in ascending order."""
-        (x, y), index = self.merged(), torch.from_numpy(rows)
-        groups = {column: values[rows] for column, values in self.groups.items()}
-        train = int((rows < len(self.train[1])).sum())
-        details = (self.classes, groups, self.encoding, self.unit, self.published)
-        return self.divided(self.name, x[index], y[index], train, *details)
+        x, y = self.merged()
+        index = torch.from_numpy(rows)
+        return self.divided(
+            name=self.name,
+            x=x[index],
+            y=y[index],
+            train=int((rows < len(self.train[1])).sum()),
+            classes=self.classes,
+            groups={column: values[rows] for column, values in self.groups.items()},
+            encoding=self.encoding,
+            unit=self.unit,
+            published=self.published,
+        )
 
     def subset(self, samples: int, seed: int = 0) -> Dataset:
         """So many of the samples, at random; every class, and the training and test samples, keep their shares.
@@ -189,29 +204,51 @@ class Dataset:
         """
         if np.ndim(samples) or samples < 1:
             raise UnalikeError(
-                f"{self.name}: found subset({samples}), expected at least one sample; for chosen rows: taken(np.sort(rows))"
+                f"{self.name}: found subset({samples}), expected at least one sample; for chosen "
+                "rows: taken(np.sort(rows))"
             )
-        y, rng = self.merged()[1].cpu().numpy(), generator(seed, "subset")
+        y = self.merged()[1].cpu().numpy()
         if samples >= len(y):
             return self
+        rng = generator(seed, "subset")
+
         if self.unit is not None:
-            drawn = rng.permutation(self.units.max() + 1)
-            kept = np.cumsum(np.bincount(self.units)[drawn]) <= samples
-            return self.taken(np.flatnonzero(np.isin(self.units, drawn[: max(kept.sum(), 1)])))
-        order = np.lexsort((rng.random(len(y)), y, np.arange(len(y)) >= len(self.train[1])))
-        return self.taken(
-            np.sort(order[((np.arange(samples) + rng.random()) * len(y) / samples).astype(int)])
-        )
+            # Whole units in random order, as many as fit, but one at least.
+            order = rng.permutation(self.units.max() + 1)
+            sizes = np.bincount(self.units)[order]
+            fitting = (np.cumsum(sizes) <= samples).sum()
+            units = order[: max(fitting, 1)]
+            return self.taken(np.flatnonzero(np.isin(self.units, units)))
+
+        # Sorted by training or test, then by label, then at random: samples at equal distances keep all shares.
+        is_test = np.arange(len(y)) >= len(self.train[1])
+        order = np.lexsort((rng.random(len(y)), y, is_test))
+        places = (np.arange(samples) + rng.random()) * len(y) / samples
+        return self.taken(np.sort(order[places.astype(int)]))
+
+    def _check_unit(self, groups: Mapping[str, np.ndarray], train: int) -> None:
+        """Raise `UnalikeError` if `unit` is no group, or a unit has some of the first `train` samples and others, too."""
+        if self.unit is None:
+            return
+        if self.unit not in groups:
+            raise UnalikeError(
+                f"{self.name}: found unit={self.unit!r}, expected a column of groups "
+                f"({', '.join(groups) or 'there are none'})"
+            )
+        units = groups[self.unit]
+        if np.isin(units[:train], units[train:]).any():
+            raise UnalikeError(
+                f"{self.name}: training and test samples share values of {self.unit!r}; expected "
+                "all samples of a unit on one side"
+            )
 
     def _check_alike(self, train: Pair, test: Pair) -> None:
         for what, a, b in zip(("inputs", "labels"), train, test):
-            other, expected = [
-                (list(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for t in (b, a)
-            ]
-            if other != expected:
+            if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
                 raise UnalikeError(
-                    f"{self.name}: test {what} have shape {other[0]} and dtype {other[1]}, "
-                    f"expected those of the training set, {expected[0]} and {expected[1]}"
+                    f"{self.name}: test {what} have shape {list(b.shape[1:])} and dtype "
+                    f"{_type_name(b)}, "
+                    f"expected those of the training set, {list(a.shape[1:])} and {_type_name(a)}"
                 )
 
     @property
@@ -227,7 +264,8 @@ class Dataset:
         """
         if not self.is_labelled:
             raise UnalikeError(
-                f"the labels of {self.name} are not known, so it can only be predicted (run.predict); to train or evaluate, name "
+                f"the labels of {self.name} are not known, so it can only be predicted "
+                "(run.predict); to train or evaluate, name "
                 "the column to predict, with --target COLUMN or in Python target='COLUMN'"
             )
         return task_for(self.train[1])
@@ -269,60 +307,80 @@ class Dataset:
         """
         if self.task.name == task != "classification":
             return y
-        own, places = (self.classes, y.long()) if self.classes is not None else _kinds(y)
-        if own is not None:
+        # The labels as the places of names: of the classes, or of whole numbers among amounts.
+        if self.classes is not None:
+            classes: list[str] | None = self.classes
+            places = y.long()
+        else:
+            classes, places = _whole_numbers(y)
+        if classes is not None:
             if task == "classification":
-                return self._numbered(places, own, names or own, owner)
+                return self._numbered(places, classes, names or classes, owner)
             with suppress(KeyError, ValueError):
-                return array_checks.labels(
-                    torch.tensor([VALUES[task](name) for name in own])[places], self.name
-                )
-        labels = ", ".join(
-            own[:5] if own is not None else [f"{value:g}" for value in y[:5].tolist()]
-        )
+                values = torch.tensor([VALUES[task](name) for name in classes])
+                return array_checks.labels(values[places], self.name)
+        examples = classes
+        if examples is None:
+            examples = [f"{value:g}" for value in y[:5].tolist()]
         raise UnalikeError(
-            f"{self.name}: the labels are {KINDS[self.task.name]} ({labels}); {owner} has {KINDS[task]}: "
+            f"{self.name}: the labels are {KINDS[self.task.name]} ({', '.join(examples[:5])}); "
+            f"{owner} has {KINDS[task]}: "
             "write the labels as it has them"
         )
 
     def _numbered(
-        self, places: Tensor, own: Sequence[str], names: Sequence[str], owner: str
+        self, places: Tensor, classes: Sequence[str], names: Sequence[str], owner: str
     ) -> Tensor:
-        """Map class indices `places` from the order of `own` to the order of `names`."""
-        if {name.lower() for name in (*own, *names)} <= TRUTHS.keys():
-            own, names = ([str(TRUTHS[name.lower()]) for name in some] for some in (own, names))
+        """Map class indices `places` from the order of `classes` to the order of `names`."""
+        spellings = {name.lower() for name in (*classes, *names)}
+        if spellings <= TRUTHS.keys():
+            # 0 and 1 mean false and true, if nothing else is among the classes.
+            classes = [str(TRUTHS[name.lower()]) for name in classes]
+            names = [str(TRUTHS[name.lower()]) for name in names]
         numbers = [str(i) for i in range(len(names))]
-        nameless = self.encoding is None and (self.classes is None or own == numbers[: len(own)])
-        known = numbers if nameless and not set(own) <= set(names) else names
-        unknown = [name for name in own if name not in known]
+        is_numbered = self.classes is None or classes == numbers[: len(classes)]
+        if self.encoding is None and is_numbered and not set(classes) <= set(names):
+            # Classes without names of their own are indices in the order of `names`.
+            known: Sequence[str] = numbers
+        else:
+            known = names
+        unknown = [repr(name) for name in classes if name not in known]
         if unknown:
-            found, expected = (", ".join(map(repr, some)) for some in (unknown, names))
+            expected = ", ".join(repr(name) for name in names)
             raise UnalikeError(
-                f"found the classes {found}; expected those of {owner}, {expected}: rename or leave them out"
+                f"found the classes {', '.join(unknown)}; expected those of {owner}, {expected}: "
+                "rename or leave them out"
             )
-        return torch.tensor([known.index(name) for name in own], dtype=torch.int64)[places]
+        new_places = [known.index(name) for name in classes]
+        return torch.tensor(new_places, dtype=torch.int64)[places]
 
     @cached_property
     def fingerprint(self) -> str:
         """The blake2b hash of all arrays, shapes, dtypes and groups; the names of data set and classes are not hashed."""
-        groups = [
-            part
-            for column in sorted(self.groups)
-            for part in (f"group {column}", self.groups[column])
-        ]
-        return digest("train", *self.train, "test", *(self.test or ()), *groups)
+        parts: list[Tensor | np.ndarray | str] = ["train", *self.train, "test", *(self.test or ())]
+        for column in sorted(self.groups):
+            parts.append(f"group {column}")
+            parts.append(self.groups[column])
+        return digest(*parts)
 
 
-def _kinds(y: Tensor) -> tuple[list[str] | None, Tensor]:
+def _whole_numbers(y: Tensor) -> tuple[list[str] | None, Tensor]:
     """Read whole float labels as classes: their names and each label's index; None instead of names if one is not whole."""
     kinds, places = y.unique(return_inverse=True)
-    return [str(int(kind)) for kind in kinds] if torch.equal(kinds, kinds.round()) else None, places
+    if not torch.equal(kinds, kinds.round()):
+        return None, places
+    return [str(int(kind)) for kind in kinds], places
+
+
+def _type_name(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
     """Concatenate two tensors: a view if `second` follows `first` in memory, as after `divided`, else a copy."""
-    storages = {tensor.untyped_storage().data_ptr() for tensor in (first, second)}
+    one_storage = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
     follows = second.storage_offset() == first.storage_offset() + first.numel()
-    if len(storages) == 1 and follows and first.is_contiguous() and second.is_contiguous():
-        return first.as_strided((len(first) + len(second), *first.shape[1:]), first.stride())
+    if one_storage and follows and first.is_contiguous() and second.is_contiguous():
+        shape = (len(first) + len(second), *first.shape[1:])
+        return first.as_strided(shape, first.stride())
     return torch.cat([first, second])

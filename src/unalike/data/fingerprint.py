@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-PIECE = 1 << 20
+PIECE_VALUES = 1 << 20
 """Number of values that are converted to int64 at a time."""
 
 
@@ -22,15 +22,25 @@ def digest(*parts: Tensor | np.ndarray | Widened | str) -> str:
     for part in parts:
         if isinstance(part, str):
             total.update(f"text {len(part)} {part}".encode())
-            continue
-        if isinstance(part, Widened):
-            total.update(f"array {np.dtype(np.int64).str} {part.values.shape}".encode())
-            for first in range(0, len(part.values), PIECE):
-                total.update(part.values[first : first + PIECE].astype(np.int64).data)
-            continue
-        array = np.ascontiguousarray(
-            part.detach().cpu().numpy() if isinstance(part, Tensor) else part
-        )
-        total.update(f"array {array.dtype.str} {array.shape}".encode())
-        total.update(array.reshape(-1).view(np.uint8).data)
+        elif isinstance(part, Widened):
+            _hash_widened(total, part.values)
+        elif isinstance(part, Tensor):
+            _hash_array(total, part.detach().cpu().numpy())
+        else:
+            _hash_array(total, part)
     return total.hexdigest()
+
+
+def _hash_array(total: hashlib.blake2b, values: np.ndarray) -> None:
+    """Hash the type, the shape and the bytes of an array."""
+    array = np.ascontiguousarray(values)
+    total.update(f"array {array.dtype.str} {array.shape}".encode())
+    total.update(array.reshape(-1).view(np.uint8).data)
+
+
+def _hash_widened(total: hashlib.blake2b, values: np.ndarray) -> None:
+    """Hash integers as an array of int64; a piece at a time, so that no second array of that size is made."""
+    total.update(f"array {np.dtype(np.int64).str} {values.shape}".encode())
+    for first in range(0, len(values), PIECE_VALUES):
+        piece = values[first : first + PIECE_VALUES].astype(np.int64)
+        total.update(piece.data)

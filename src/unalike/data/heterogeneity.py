@@ -11,11 +11,14 @@ from unalike.data.ragged import Ragged
 
 def label_counts(y: Tensor, classes: list[str] | None, owned: Ragged) -> np.ndarray:
     """Count each client's samples of each class: int64 [K, C]; [K, 0] for regression (`classes` is None)."""
-    wide = len(classes or ())
-    if not wide:
-        return np.zeros((len(owned), 0), np.int64)
-    cells = owned.owners * wide + y.cpu().numpy().astype(np.int64)[owned.values]
-    return np.bincount(cells, minlength=len(owned) * wide).reshape(len(owned), wide)
+    width = len(classes or ())
+    clients = len(owned)
+    if not width:
+        return np.zeros((clients, 0), np.int64)
+    # A cell of the table for each sample: numbered by client, then by class.
+    labels = y.cpu().numpy().astype(np.int64)[owned.values]
+    cells = owned.owners * width + labels
+    return np.bincount(cells, minlength=clients * width).reshape(clients, width)
 
 
 def label_distributions(counts: np.ndarray) -> np.ndarray:
@@ -29,7 +32,8 @@ def entropy(p: np.ndarray) -> np.ndarray:
 
     Not `scipy.stats.entropy`, which normalizes p again and so changes the last digits of recorded measures.
     """
-    return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
+    logarithms = np.log(np.where(p > 0, p, 1))
+    return -(p * logarithms).sum(-1)
 
 
 def js_divergence(counts: np.ndarray) -> np.ndarray:
@@ -37,8 +41,10 @@ def js_divergence(counts: np.ndarray) -> np.ndarray:
 
     JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2 (Lin 1991): 0 for equal distributions, 1 for disjoint ones.
     """
-    p, q = label_distributions(counts), label_distributions(counts.sum(0, keepdims=True))
-    return np.maximum(0, entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2) / np.log(2)
+    p = label_distributions(counts)
+    q = label_distributions(counts.sum(0, keepdims=True))
+    divergence = entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
+    return np.maximum(0, divergence) / np.log(2)
 
 
 def total_variation(counts: np.ndarray) -> float:
@@ -66,28 +72,30 @@ def top_share(counts: np.ndarray) -> np.ndarray:
 
 def gini(sizes: np.ndarray) -> float:
     """Return the Gini coefficient of the sizes: 0 if they are equal, (K - 1) / K if one client has everything."""
-    clients, total = len(sizes), sizes.sum()
+    clients = len(sizes)
+    total = sizes.sum()
     if not total:
         return 0.0
-    return float((2 * np.arange(clients) - clients + 1) @ np.sort(sizes) / (clients * total))
+    signs = 2 * np.arange(clients) - clients + 1
+    return float(signs @ np.sort(sizes) / (clients * total))
 
 
 def summary(sizes: np.ndarray, counts: np.ndarray) -> dict[str, float]:
     """Return all measures by name; for regression (`counts` [K, 0]) those of the sizes only."""
     sizes_of_owners = sizes[sizes > 0]
-    table = {
+    ratio = 1.0
+    if len(sizes_of_owners):
+        ratio = float(sizes_of_owners.max() / sizes_of_owners.min())
+    measures = {
         "smallest": float(sizes.min()),
         "largest": float(sizes.max()),
-        "largest / smallest": float(sizes_of_owners.max() / sizes_of_owners.min())
-        if len(sizes_of_owners)
-        else 1.0,
+        "largest / smallest": ratio,
         "Gini of sizes": gini(sizes),
     }
-    if not counts.sum():
-        return table
-    return table | {
-        "top-class share": float(top_share(counts).mean()),
-        "JS to all (bits)": float(js_divergence(counts).mean()),
-        "pairwise TV": total_variation(counts),
-        "effective classes": float(effective_classes(counts).mean()),
-    }
+    # Labels of a regression have no counts, and measures of labels no meaning.
+    if counts.sum():
+        measures["top-class share"] = float(top_share(counts).mean())
+        measures["JS to all (bits)"] = float(js_divergence(counts).mean())
+        measures["pairwise TV"] = total_variation(counts)
+        measures["effective classes"] = float(effective_classes(counts).mean())
+    return measures

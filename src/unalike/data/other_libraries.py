@@ -34,63 +34,61 @@ def images(x: np.ndarray) -> np.ndarray:
 def stacked(samples: Sequence[Any], where: str) -> np.ndarray:
     """Stack images of one size, or rows, into one array. If any image has colors, gray ones become RGB."""
     arrays = [np.asarray(sample) for sample in samples]
-    in_color = any(array.ndim == 3 for array in arrays)
-    arrays = [
-        np.stack([array] * 3, -1) if in_color and array.ndim == 2 else array for array in arrays
-    ]
+    if any(array.ndim == 3 for array in arrays):
+        arrays = [np.stack([array] * 3, -1) if array.ndim == 2 else array for array in arrays]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise UnalikeError(
-            f"{where} holds samples of shapes {sorted(shapes)[:5]}, expected one: save it with one size"
+            f"{where} holds samples of shapes {sorted(shapes)[:5]}, expected one: save it with one "
+            "size"
         )
     return images(np.stack(arrays))
 
 
-def samples_of(found: Any, where: str) -> tuple[Any, Any] | None:
+def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
     """The inputs and labels of a torch data set or of that of a loader, in its order; None for any other object.
 
     Every sample is read once, so that a transform that draws random numbers is applied once. Raises `UnalikeError` for samples that
     are no pairs.
     """
-    data: Any = found.dataset if isinstance(found, DataLoader) else found
+    data: Any = value.dataset if isinstance(value, DataLoader) else value
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         return data.tensors
     if not isinstance(data, Dataset):
         return None
+    kind = type(data).__name__
     if not hasattr(data, "__len__"):
         raise UnalikeError(
-            f"{where}: found a {type(data).__name__} of unknown length, expected one that tells its length"
+            f"{where}: found a {kind} of unknown length, expected one that tells its length"
         )
-    items = [data[i] for i in range(len(data))]
-    wrong = next(
-        (
-            item
-            for item in items
-            if isinstance(item, Mapping) or not hasattr(item, "__len__") or len(item) != 2
-        ),
-        None,
-    )
-    if wrong is not None or not items:
-        held = "no samples" if wrong is None else f"samples that are {type(wrong).__name__}"
-        raise UnalikeError(
-            f"{where}: found a {type(data).__name__} with {held}, expected pairs (x, y)"
-        )
-    return stacked([x for x, _ in items], where), np.asarray([np.asarray(y) for _, y in items])
+
+    # A transform may draw random numbers, so each sample is asked for once, and all are kept before they are checked.
+    samples = [data[i] for i in range(len(data))]
+    if not samples:
+        raise UnalikeError(f"{where}: found a {kind} with no samples, expected pairs (x, y)")
+    for sample in samples:
+        if isinstance(sample, Mapping) or not hasattr(sample, "__len__") or len(sample) != 2:
+            raise UnalikeError(
+                f"{where}: found a {kind} with samples that are {type(sample).__name__}, expected "
+                "pairs (x, y)"
+            )
+    x = stacked([sample[0] for sample in samples], where)
+    y = np.asarray([np.asarray(sample[1]) for sample in samples])
+    return x, y
 
 
-def torch_splits(found: Any) -> tuple[Any, ...]:
+def torch_splits(value: Any) -> tuple[Any, ...]:
     """A torch data set or loader, or a tuple of two for training and test; empty for any other object."""
-    splits = found if isinstance(found, tuple) else (found,)
-    return (
-        splits
-        if len(splits) <= 2 and all(isinstance(split, Dataset | DataLoader) for split in splits)
-        else ()
-    )
+    splits = value if isinstance(value, tuple) else (value,)
+    if len(splits) > 2 or not all(isinstance(split, Dataset | DataLoader) for split in splits):
+        return ()
+    return splits
 
 
-def class_names(found: Any) -> list[str] | None:
+def class_names(data: Any) -> list[str] | None:
     """The names of the classes of a torch data set, as those of torchvision have them; None if there are none."""
-    while not hasattr(found, "classes") and hasattr(found, "dataset"):
-        found = found.dataset
-    names = getattr(found, "classes", None)
+    # A subset or a loader has the data set that it is of.
+    while not hasattr(data, "classes") and hasattr(data, "dataset"):
+        data = data.dataset
+    names = getattr(data, "classes", None)
     return None if names is None else [str(name) for name in names]

@@ -21,7 +21,7 @@ from unalike.data.ragged import NumberedNames, Ragged
 if TYPE_CHECKING:
     from rich.table import Table
 
-PLAIN = (
+JSON_FIELDS = (
     "spec",
     "clients",
     "seed",
@@ -33,7 +33,9 @@ PLAIN = (
     "named",
     "clusters",
 )
-SHOWN = 20
+"""The fields that are written as they are; the others are arrays, or follow from them."""
+MAX_ROWS = 20
+"""Most clients that a printed table shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +87,9 @@ class PartitionPlan:
     @cached_property
     def hash(self) -> str:
         """The blake2b hash of every field but the notes."""
-        plain = json.dumps([getattr(self, name) for name in PLAIN])
-        arrays = (array for split in SPLITS for array in getattr(self, split).hashed)
-        return digest(plain, *arrays, self.counts)
+        fields = json.dumps([getattr(self, name) for name in JSON_FIELDS])
+        indices = [*self.train.hashed, *self.test.hashed, *self.val.hashed]
+        return digest(fields, *indices, self.counts)
 
     @property
     def names(self) -> Sequence[str]:
@@ -101,11 +103,15 @@ class PartitionPlan:
             The path of the file.
         """
         file = _file(path)
-        table = {name: getattr(self, name) for name in PLAIN}
-        table |= {"hash": self.hash, "counts": self.counts.tolist()}
-        table |= {split: [row.tolist() for row in getattr(self, split)] for split in SPLITS}
-        table |= {"notes": list(self.notes)} if self.notes else {}
-        write_bytes(file, (json.dumps(table, separators=(",", ":")) + "\n").encode())
+        table: dict[str, Any] = {name: getattr(self, name) for name in JSON_FIELDS}
+        table["hash"] = self.hash
+        table["counts"] = self.counts.tolist()
+        for split in SPLITS:
+            table[split] = [rows.tolist() for rows in getattr(self, split)]
+        if self.notes:
+            table["notes"] = list(self.notes)
+        text = json.dumps(table, separators=(",", ":")) + "\n"
+        write_bytes(file, text.encode())
         return file
 
     @classmethod
@@ -116,6 +122,7 @@ class PartitionPlan:
             UnalikeError: The file is missing, unreadable or changed.
         """
         file = _file(path)
+        # What is no plan, and what is another plan than was written, are different faults.
         try:
             table = json.loads(file.read_text(encoding="utf-8"))
             plan = cls._of(table)
@@ -125,40 +132,42 @@ class PartitionPlan:
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise UnalikeError(
-                f"{file} is not a partition plan ({error!r}); expected a file that `PartitionPlan.save` wrote"
+                f"{file} is not a partition plan ({error!r}); expected a file that "
+                "`PartitionPlan.save` wrote"
             ) from None
         if plan.hash != table["hash"]:
             raise UnalikeError(
-                f"{file} was changed: its content hashes to {plan.hash}, expected {table['hash']}; save it again"
+                f"{file} was changed: its content hashes to {plan.hash}, expected {table['hash']}; "
+                "save it again"
             )
         return plan
 
     @classmethod
     def _of(cls, table: dict[str, Any]) -> PartitionPlan:
-        counts = np.asarray(table["counts"], np.int64).reshape(table["clients"], -1)
         splits: dict[str, Any] = {split: Ragged.of(table[split]) for split in SPLITS}
+        counts = np.asarray(table["counts"], np.int64)
         return cls(
-            **{name: table[name] for name in PLAIN},
+            **{name: table[name] for name in JSON_FIELDS},
             **splits,
-            counts=counts,
+            counts=counts.reshape(table["clients"], -1),
             notes=tuple(map(str, table.get("notes", ()))),
         )
 
     def summary(self, classes: Sequence[str] | None = None) -> dict[str, Any]:
         """The partition as JSON values: the heterogeneity measures, and of each client its samples by split and by class."""
-        counts = (
-            dict.fromkeys(range(self.counts.shape[1]))
-            if classes is None
-            else dict.fromkeys(classes)
-        )
-        clients = [
-            {"client": self.names[k]}
-            | {split: len(getattr(self, split)[k]) for split in SPLITS}
-            | {"classes": dict(zip(map(str, counts), row))}
-            for k, row in enumerate(self.counts.tolist())
-        ]
-        facts = {name: getattr(self, name) for name in ("data", "spec", "seed", "hash")}
-        return facts | {
+        names = list(range(self.counts.shape[1])) if classes is None else list(classes)
+        clients = []
+        for k, row in enumerate(self.counts.tolist()):
+            client: dict[str, Any] = {"client": self.names[k]}
+            for split in SPLITS:
+                client[split] = len(getattr(self, split)[k])
+            client["classes"] = {str(name): count for name, count in zip(names, row)}
+            clients.append(client)
+        return {
+            "data": self.data,
+            "spec": self.spec,
+            "seed": self.seed,
+            "hash": self.hash,
             "measures": heterogeneity.summary(self.train.sizes, self.counts),
             "clients": clients,
         }
@@ -167,26 +176,31 @@ class PartitionPlan:
         """Make a table to print with Rich: each client's sizes and most frequent class, and the heterogeneity measures."""
         from rich.table import Table
 
-        numbers = heterogeneity.summary(self.train.sizes, self.counts)
-        caption = "  ".join(f"{name} {value:.3g}" for name, value in numbers.items())
+        measures = heterogeneity.summary(self.train.sizes, self.counts)
+        caption = "  ".join(f"{name} {value:.3g}" for name, value in measures.items())
         title = (
             f"{self.data}: {self.spec}, {self.clients} clients, seed {self.seed} ({self.hash[:8]})"
         )
-        splits = [split for split in SPLITS if len(getattr(self, split).values) or split != "val"]
+        splits = ["train", "test"]
+        if len(self.val.values):
+            splits.append("val")
         table = Table("client", *splits, "classes", "top class", title=title, caption=caption)
-        for k in range(min(self.clients, SHOWN)):
-            sizes = (str(len(getattr(self, split)[k])) for split in splits)
+        for k in range(min(self.clients, MAX_ROWS)):
+            sizes = [str(len(getattr(self, split)[k])) for split in splits]
             table.add_row(self.names[k], *sizes, *self._labels(k, classes))
-        if self.clients > SHOWN:
-            table.add_row(f"and {self.clients - SHOWN} more")
+        if self.clients > MAX_ROWS:
+            table.add_row(f"and {self.clients - MAX_ROWS} more")
         return table
 
     def _labels(self, k: int, classes: Sequence[str] | None) -> tuple[str, str]:
+        """The number of a client's classes, and its most frequent one with its share, in words."""
         counts = self.counts[k]
-        if not counts.sum():
+        total = counts.sum()
+        if not total:
             return "-", "-"
-        top = counts.argmax() if classes is None else classes[counts.argmax()]
-        return str((counts > 0).sum()), f"{top} ({counts.max() / counts.sum():.0%})"
+        number = counts.argmax()
+        name = number if classes is None else classes[number]
+        return str((counts > 0).sum()), f"{name} ({counts.max() / total:.0%})"
 
 
 def _file(path: Path | str) -> Path:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unalike.data.table_encoding import Encoding
 
 
-SHOWN = 40
+MAX_DRAWN = 40
 """Most clients and classes that a notebook draws at once."""
 
 
@@ -88,32 +88,37 @@ class Population(Sequence[ClientData]):
         return figures["clients"](self)
 
     def _repr_html_(self) -> str:
-        if self.classes is None or max(len(self), len(self.classes)) > SHOWN:
-            return paragraph(repr(self))
-        return paragraph(repr(self)) + bubbles(
-            self.label_counts().tolist(), list(self.names), self.classes
-        )
+        text = paragraph(repr(self))
+        if self.classes is None or max(len(self), len(self.classes)) > MAX_DRAWN:
+            return text
+        return text + bubbles(self.label_counts().tolist(), list(self.names), self.classes)
 
     def __repr__(self) -> str:
+        clients = f"{len(self.train)} clients"
         samples = f"{len(self.train.values)} training and {len(self.test.values)} test samples"
-        return f"<Population of {len(self.train)} clients, {samples} of shape {self.input_shape}, {self.task.name}>"
+        return f"<Population of {clients}, {samples} of shape {self.input_shape}, {self.task.name}>"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", self.task.of(self.classes))
-        counts = {"y": len(self.y) == len(self.x)} | {
-            part: len(getattr(self, part)) == len(self.train) for part in ("test", "val", "names")
-        }
-        counts["clusters"] = self.clusters is None or len(self.clusters) == len(self.train)
-        if not all(counts.values()):
-            wrong = ", ".join(part for part, fits in counts.items() if not fits)
+        samples = len(self.x)
+        clients = len(self.train)
+        fits = {"y": len(self.y) == samples}
+        for part in ("test", "val", "names"):
+            fits[part] = len(getattr(self, part)) == clients
+        fits["clusters"] = self.clusters is None or len(self.clusters) == clients
+        wrong = [part for part, is_right in fits.items() if not is_right]
+        if wrong:
             raise UnalikeError(
-                f"{wrong}: the length does not fit {len(self.x)} samples and {len(self.train)} clients"
+                f"{', '.join(wrong)}: the length does not fit {samples} samples and {clients} "
+                "clients"
             )
-        for part in (self.train, self.test, self.val):
-            if len(part.values) and not 0 <= part.values.min() <= part.values.max() < len(self.x):
-                span = f"{part.values.min()}..{part.values.max()}"
+        for rows in (self.train, self.test, self.val):
+            if not len(rows.values):
+                continue
+            low, high = rows.values.min(), rows.values.max()
+            if low < 0 or high >= samples:
                 raise UnalikeError(
-                    f"indices lie in {span}, expected 0..{len(self.x) - 1} for {len(self.x)} samples"
+                    f"indices lie in {low}..{high}, expected 0..{samples - 1} for {samples} samples"
                 )
 
     @classmethod
@@ -141,20 +146,20 @@ class Population(Sequence[ClientData]):
                 message names the client.
         """
         if isinstance(clients, Mapping):
-            clients = [_named(str(name), own) for name, own in clients.items()]
+            clients = [_named(str(name), value) for name, value in clients.items()]
         elif isinstance(clients, list):
-            clients = [
-                ClientData(*splits) if (splits := torch_splits(own)) else own for own in clients
-            ]
-        found: list[Any] = list(clients) if isinstance(clients, Iterable) else [clients]
-        wrong = next((client for client in found if not isinstance(client, ClientData)), None)
+            clients = [_with_torch_data(value) for value in clients]
+        values: list[Any] = list(clients) if isinstance(clients, Iterable) else [clients]
+        wrong = next((value for value in values if not isinstance(value, ClientData)), None)
         if wrong is not None:
             raise UnalikeError(
-                f"found a {type(wrong).__name__} where clients were expected; give what ua.partition(data, 'iid', clients=10) "
-                "returns, a list of ua.ClientData(train=(x, y), test=(x, y)) or of torch loaders (train, test), or a mapping "
+                f"found a {type(wrong).__name__} where clients were expected; give what "
+                "ua.partition(data, 'iid', clients=10) "
+                "returns, a list of ua.ClientData(train=(x, y), test=(x, y)) or of torch loaders "
+                "(train, test), or a mapping "
                 "from names to clients, to training samples or to {'train': ..., 'test': ...}"
             )
-        return cls(**join_clients(found, classes, task))
+        return cls(**join_clients(values, classes, task))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -164,11 +169,9 @@ class Population(Sequence[ClientData]):
     @property
     def outputs(self) -> int | None:
         """The argument `classes` of `ua.model`: the number of classes; None (one output) for binary and regression."""
-        return (
-            len(self.classes)
-            if self.classes is not None and self.task.name == "classification"
-            else None
-        )
+        if self.classes is None or self.task.name != "classification":
+            return None
+        return len(self.classes)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -183,8 +186,8 @@ class Population(Sequence[ClientData]):
     @cached_property
     def fingerprint(self) -> str:
         """The blake2b hash of the samples, of each client's indices and of the names."""
-        parts = (array for part in (self.train, self.test, self.val) for array in part.hashed)
-        return digest(self.x, self.y, *parts, "\n".join(self.names))
+        indices = [*self.train.hashed, *self.test.hashed, *self.val.hashed]
+        return digest(self.x, self.y, *indices, "\n".join(self.names))
 
     def is_scored(self, protocols: Sequence[str]) -> bool:
         """Whether there are samples to score models on: clients' test samples, or the server's."""
@@ -200,10 +203,14 @@ class Population(Sequence[ClientData]):
     def __getitem__(self, k: int | slice) -> ClientData | list[ClientData]:
         if isinstance(k, slice):
             return [self[i] for i in range(*k.indices(len(self)))]
-        test, val = (
-            self._take(part[k]) if len(part[k]) else None for part in (self.test, self.val)
-        )
-        return ClientData(self._take(self.train[k]), test, val, self.names[k])
+        train = self._take(self.train[k])
+        test = self._take_any(self.test[k])
+        val = self._take_any(self.val[k])
+        return ClientData(train, test, val, self.names[k])
+
+    def _take_any(self, rows: np.ndarray) -> Pair | None:
+        """The samples of these rows; None if there are no rows."""
+        return self._take(rows) if len(rows) else None
 
     def _take(self, rows: np.ndarray) -> Pair:
         index = torch.from_numpy(rows).to(self.x.device)
@@ -214,7 +221,8 @@ class Population(Sequence[ClientData]):
         if isinstance(client, int | np.integer):
             if not -len(self) <= client < len(self):
                 raise UnalikeError(
-                    f"client {client} was asked for, expected 0..{len(self) - 1}: there are {len(self)}"
+                    f"client {client} was asked for, expected 0..{len(self) - 1}: there are "
+                    f"{len(self)}"
                 )
             return int(client) % len(self)
         try:
@@ -229,8 +237,9 @@ class Population(Sequence[ClientData]):
     @property
     def positives(self) -> np.ndarray | None:
         """Number of test samples of the second of two classes per client, [K]; None for more classes and for regression."""
-        pair = self.classes is not None and len(self.classes) == 2
-        return self.test_counts()[:, 1] if pair else None
+        if self.classes is None or len(self.classes) != 2:
+            return None
+        return self.test_counts()[:, 1]
 
     @property
     def is_here(self) -> bool:
@@ -268,7 +277,8 @@ class Population(Sequence[ClientData]):
         train = Ragged.of(
             np.concatenate([rows, added]) if len(rows) else rows for rows in self.train
         )
-        x, y = torch.cat([self.x, shared.x.to(self.x)]), torch.cat([self.y, shared.y.to(self.y)])
+        x = torch.cat([self.x, shared.x.to(self.x)])
+        y = torch.cat([self.y, shared.y.to(self.y)])
         return replace(self, x=x, y=y, train=train, plan=None)
 
     def pooled(self) -> Population:
@@ -277,17 +287,32 @@ class Population(Sequence[ClientData]):
         A sample that several clients have (`zipf`) counts once. It may be a training sample of one client and a test sample of
         another.
         """
-        train, test, val = (
-            Ragged.of([np.unique(part.values)]) for part in (self.train, self.test, self.val)
-        )
         return replace(
-            self, train=train, test=test, val=val, names=["pooled"], plan=None, clusters=None
+            self,
+            train=_pooled(self.train),
+            test=_pooled(self.test),
+            val=_pooled(self.val),
+            names=["pooled"],
+            plan=None,
+            clusters=None,
         )
 
 
-def _named(name: str, found: Any) -> ClientData:
+def _named(name: str, value: Any) -> ClientData:
     """The client of this name, from a client, its training samples, or its samples by the names of the splits."""
-    if isinstance(found, ClientData):
-        return replace(found, name=name)
-    splits = found if isinstance(found, Mapping) and {*found} <= {*SPLITS} else {"train": found}
-    return ClientData(**splits, name=name)
+    if isinstance(value, ClientData):
+        return replace(value, name=name)
+    if isinstance(value, Mapping) and set(value) <= set(SPLITS):
+        return ClientData(**value, name=name)
+    return ClientData(train=value, name=name)
+
+
+def _with_torch_data(value: Any) -> Any:
+    """The client of a torch data set or loader, or of two for training and test; any other object as it is."""
+    splits = torch_splits(value)
+    return ClientData(*splits) if splits else value
+
+
+def _pooled(rows: Ragged) -> Ragged:
+    """One row with every sample of all rows once."""
+    return Ragged.of([np.unique(rows.values)])

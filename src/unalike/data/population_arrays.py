@@ -14,7 +14,7 @@ from unalike.data import array_checks
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.ragged import Ragged, client_name
 
-LABELS = {"classification": torch.int64, "binary": torch.bool, "regression": torch.float32}
+LABEL_TYPES = {"classification": torch.int64, "binary": torch.bool, "regression": torch.float32}
 
 
 def join_clients(
@@ -30,63 +30,74 @@ def join_clients(
     names = [
         client_name(k) if client.name is None else client.name for k, client in enumerate(clients)
     ]
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
         raise UnalikeError(
             f"two clients have the name {twice[0]!r}; expected each name once: rename one"
         )
-    pairs = [[getattr(client, split) for split in SPLITS] for client in clients]
-    blocks = {
-        f"client {name!r}, {split}": pair
-        for name, row in zip(names, pairs)
-        for split, pair in zip(SPLITS, row)
-        if pair is not None
-    }
+
+    # The blocks of samples in the order in which they are joined, and the size of each, 0 where a client lacks a split.
+    blocks: dict[str, array_checks.Pair] = {}
+    sizes = np.zeros((len(clients), len(SPLITS)), np.int64)
+    for k, client in enumerate(clients):
+        for i, split in enumerate(SPLITS):
+            pair = getattr(client, split)
+            if pair is not None:
+                blocks[f"client {names[k]!r}, {split}"] = pair
+                sizes[k, i] = len(pair[1])
     _check_inputs(blocks)
-    # the dtype of an empty array implies no task
-    told = next((y for _, y in blocks.values() if len(y)), torch.empty(0, dtype=torch.int64))
-    task = find_task(task) if isinstance(task, str) else task or task_for(told)
+
+    # The labels imply the task, unless it is given; the dtype of an empty array implies none.
+    first_labels = next(
+        (y for _, y in blocks.values() if len(y)), torch.empty(0, dtype=torch.int64)
+    )
+    if isinstance(task, str):
+        task = find_task(task)
+    elif task is None:
+        task = task_for(first_labels)
     labels = {owner: _labels(pair[1], task, owner) for owner, pair in blocks.items()}
     y = torch.cat([*labels.values()])
     array_checks.note_truths(y, "the clients")
     classes = array_checks.class_names(y, classes)
-    for owner, own in labels.items() if classes is not None else ():
-        array_checks.label_range(own, len(classes or ()), owner)
-    sizes = np.array([[0 if pair is None else len(pair[1]) for pair in row] for row in pairs])
+    if classes is not None:
+        for owner, values in labels.items():
+            array_checks.label_range(values, len(classes), owner)
+
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
-    train, test, val = (Ragged.ranges(starts[:, i], sizes[:, i]) for i in range(len(SPLITS)))
-    samples = {
-        "x": torch.cat([pair[0] for pair in blocks.values()]),
-        "y": y,
-        "train": train,
-        "test": test,
-        "val": val,
-    }
-    return samples | {"names": names, "classes": classes, "task": task}
+    indices = {split: Ragged.ranges(starts[:, i], sizes[:, i]) for i, split in enumerate(SPLITS)}
+    x = torch.cat([pair[0] for pair in blocks.values()])
+    return {"x": x, "y": y, **indices, "names": names, "classes": classes, "task": task}
 
 
 def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
-    kinds = {owner: _kind(pair[0]) for owner, pair in blocks.items()}
+    kinds = {owner: _kind(x) for owner, (x, _) in blocks.items()}
     first, expected = next(iter(kinds.items()))
-    for owner, found in kinds.items():
-        if found != expected:
+    for owner, kind in kinds.items():
+        if kind != expected:
             raise UnalikeError(
-                f"{owner}: inputs are {found}, expected {expected} as in {first}; "
+                f"{owner}: inputs are {kind}, expected {expected} as in {first}; "
                 "all clients train one model, so their inputs need one shape and kind"
             )
 
 
 def _kind(x: Tensor) -> str:
-    return f"[{', '.join(map(str, ['N', *x.shape[1:]]))}] of {str(x.dtype).removeprefix('torch.')}"
+    """The shape of inputs and the type of their numbers, in words."""
+    shape = ["N", *(str(length) for length in x.shape[1:])]
+    return f"[{', '.join(shape)}] of {_type_name(x.dtype)}"
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _labels(y: Tensor, task: Task, owner: str) -> Tensor:
     """Convert labels to the task's dtype. Raises `UnalikeError` if that would round a label or merge two."""
-    expected = LABELS[task.name]
+    expected = LABEL_TYPES[task.name]
     converted = y.to(expected)
     if (converted.to(y.dtype) != y).any():
-        found, wanted = (str(dtype).removeprefix("torch.") for dtype in (y.dtype, expected))
         raise UnalikeError(
-            f"{owner}: labels are {found} in {y.min().item()}..{y.max().item()}, which task {task.name} cannot take; "
-            f"expected {wanted}, or another task="
+            f"{owner}: labels are {_type_name(y.dtype)} in {y.min().item()}..{y.max().item()}, "
+            f"which task {task.name} cannot take; "
+            f"expected {_type_name(expected)}, or another task="
         )
     return converted

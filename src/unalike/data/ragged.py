@@ -27,26 +27,29 @@ class Ragged(Sequence[np.ndarray]):
         self.values = _narrow(np.asarray(values))
         self.offsets = _narrow(np.asarray(offsets))
         ends = self.offsets[[0, -1]].tolist() if len(self.offsets) else []
-        if ends != [0, len(self.values)] or (self.offsets[1:] < self.offsets[:-1]).any():
+        falls = (self.offsets[1:] < self.offsets[:-1]).any()
+        if ends != [0, len(self.values)] or falls:
             raise UnalikeError(
-                f"offsets run over {ends}, expected them to rise from 0 to the {len(self.values)} values"
+                f"offsets run over {ends}, expected them to rise from 0 to the {len(self.values)} "
+                "values"
             )
 
     @classmethod
     def of(cls, arrays: Iterable[Any]) -> Ragged:
         """Concatenate one array of indices per client."""
         rows = [np.asarray(array, np.int64) for array in arrays]
-        return cls(
-            np.concatenate([*rows, np.empty(0, np.int64)]),
-            _offsets(np.array([len(r) for r in rows], np.int64)),
-        )
+        sizes = np.array([len(row) for row in rows], np.int64)
+        # An empty row more, because no rows at all cannot be concatenated.
+        values = np.concatenate([*rows, np.empty(0, np.int64)])
+        return cls(values, _offsets(sizes))
 
     @classmethod
     def ranges(cls, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
         """Make rows of consecutive numbers: row k is starts[k], ..., starts[k] + sizes[k] - 1."""
         offsets = _offsets(sizes)
-        last = max((starts + sizes).max(initial=0), offsets[-1])
-        kind = np.int32 if last <= NARROW else np.int64
+        largest = max((starts + sizes).max(initial=0), offsets[-1])
+        kind = np.int32 if largest <= NARROW else np.int64
+        # Entry i of row k is starts[k] + (i - offsets[k]); adding in place spares a second array of all entries.
         values = np.repeat((starts - offsets[:-1]).astype(kind), sizes)
         values += np.arange(offsets[-1], dtype=kind)
         return cls(values, offsets)
@@ -88,7 +91,8 @@ class Ragged(Sequence[np.ndarray]):
             return Ragged.of(self[i] for i in range(*k.indices(len(self))))
         if not 0 <= k < len(self):
             k = range(len(self))[k]
-        return self.values[self.offsets[k] : self.offsets[k + 1]].astype(np.int64)
+        first, end = self.offsets[k], self.offsets[k + 1]
+        return self.values[first:end].astype(np.int64)
 
 
 class NumberedNames(Sequence[str]):
@@ -113,10 +117,11 @@ class NumberedNames(Sequence[str]):
 
     def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
         """Return the number in the name. Raises `ValueError` for any other name."""
-        number = str(name).removeprefix("client-")
-        if not number.isdecimal() or client_name(int(number)) != name or int(number) >= self.total:
-            raise ValueError(f"{name!r} is not one of client-0 to client-{self.total - 1}")
-        return int(number)
+        digits = str(name).removeprefix("client-")
+        # The name is compared as a whole, since "client-01" has a number, too.
+        if digits.isdecimal() and client_name(int(digits)) == name and int(digits) < self.total:
+            return int(digits)
+        raise ValueError(f"{name!r} is not one of client-0 to client-{self.total - 1}")
 
 
 def client_name(k: int) -> str:
@@ -125,6 +130,7 @@ def client_name(k: int) -> str:
 
 
 NARROW = np.iinfo(np.int32).max
+"""The largest number that 32 bits hold."""
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
@@ -132,8 +138,10 @@ def _narrow(values: np.ndarray) -> np.ndarray:
     if values.dtype == np.int32:
         return values
     fits = not len(values) or -NARROW <= values.min() <= values.max() <= NARROW
-    return values.astype(np.int32 if fits else np.int64, copy=False)
+    kind = np.int32 if fits else np.int64
+    return values.astype(kind, copy=False)
 
 
 def _offsets(sizes: np.ndarray) -> np.ndarray:
+    """The place at which each row begins, and the end of the last one, [K + 1]."""
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])

@@ -9,79 +9,102 @@ from torch import Tensor
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 
-FEW = 10
+FEW_TEST_SAMPLES = 10
 """With fewer test samples of either of two classes, a client's score says little."""
-MANY = 100_000
+MANY_CLIENTS = 100_000
 """With more clients, counts of each one's classes would take too much memory."""
-NAMED = 3
+MAX_NAMES = 3
 """Most clients and classes that a sentence names."""
 
 
 def warnings_of(population: Population) -> list[str]:
     """Sentences about samples from which nothing can be learned, or by which nothing can be told."""
-    train, test = _labels(population, population.train), _labels(population, population.test)
+    train = _labels(population, population.train)
+    test = _labels(population, population.test)
     if not population.is_here or not len(train):
         return []
     classes = population.classes
-    found: list[str] = []
-    for name, y, why in (
-        ("training", train, "there is nothing to learn, and a good score shows nothing"),
-        ("test", test, "a constant prediction is perfect; test other samples, too"),
-    ):
-        if not found and len(y) and _is_constant(y):
-            what = (
-                f"is of the class {classes[int(y[0])]!r}"
-                if classes
-                else f"has the target {y[0].item():g}"
+    warnings: list[str] = []
+
+    # One label for all: the sentence about the test samples would say nothing new beside that about the training samples.
+    if _is_constant(train):
+        why = "there is nothing to learn, and a good score shows nothing"
+        warnings.append(f"every training sample {_of_label(train[0], classes)}: {why}")
+    elif len(test) and _is_constant(test):
+        why = "a constant prediction is perfect; test other samples, too"
+        warnings.append(f"every test sample {_of_label(test[0], classes)}: {why}")
+
+    # Classes that are tested without being trained, and labels that seem to count from 1.
+    if classes:
+        unseen = sorted(set(test.unique().tolist()) - set(train.unique().tolist()))
+        if unseen:
+            names = listed([classes[int(c)] for c in unseen])
+            plural = "es" if len(unseen) > 1 else ""
+            warnings.append(
+                f"no client trains on the class{plural} {names}, of which there are test samples"
             )
-            found.append(f"every {name} sample {what}: {why}")
-    if classes and (unseen := sorted({*test.unique().tolist()} - {*train.unique().tolist()})):
-        names = listed([classes[int(c)] for c in unseen])
-        found.append(
-            f"no client trains on the class{'es' * (len(unseen) > 1)} {names}, of which there are test samples"
-        )
-    if classes and classes[0] == "0" and train.min() > 0 and not (test == 0).any():
-        found.append(
-            "no sample is of the class 0, which has an output of the model: labels count from 0, write y - 1"
-        )
+        if classes[0] == "0" and train.min() > 0 and not (test == 0).any():
+            warnings.append(
+                "no sample is of the class 0, which has an output of the model: labels count from "
+                "0, write y - 1"
+            )
+
+    # Nearly all data differs within its first samples, so that the others need not be compared.
     rows = torch.tensor(population.train.values)
-    if (
-        len(rows) > 1
-        and _is_constant(population.x[rows[:100]])
-        and _is_constant(population.x[rows])
-    ):
-        found.append(
-            "all training samples have the same inputs: nothing in them tells one label from another"
+    x = population.x
+    if len(rows) > 1 and _is_constant(x[rows[:100]]) and _is_constant(x[rows]):
+        warnings.append(
+            "all training samples have the same inputs: nothing in them tells one label from "
+            "another"
         )
-    return found + _of_clients(population)
+    return warnings + _of_clients(population)
+
+
+def _of_label(label: Tensor, classes: list[str] | None) -> str:
+    """What all samples with this label have in common, in words."""
+    if classes:
+        return f"is of the class {classes[int(label)]!r}"
+    return f"has the target {label.item():g}"
 
 
 def _of_clients(population: Population) -> list[str]:
     """Sentences about clients that cannot learn, or cannot be scored."""
-    found = []
-    if len(population.empty) and not (population.plan and population.plan.notes):
-        found.append(
-            f"without training samples, and in no round: {_named(population, population.sizes == 0)}"
+    warnings = []
+    is_noted = population.plan is not None and bool(population.plan.notes)
+    if len(population.empty) and not is_noted:
+        names = _named(population, population.sizes == 0)
+        warnings.append(f"without training samples, and in no round: {names}")
+    classes = population.classes
+    if classes is None or len(classes) < 2 or len(population) > MANY_CLIENTS:
+        return warnings
+
+    train = population.label_counts()
+    test = population.test_counts()
+    has_tests = test.sum(1) > 0
+    trains_one_class = (train > 0).sum(1) == 1
+    has_untrained_tests = ((test > 0) & (train == 0)).any(1)
+    has_one_class = trains_one_class & has_tests & ~has_untrained_tests
+    if 2 * has_one_class.sum() >= has_tests.sum() > 0:
+        warnings.append(
+            f"{has_one_class.sum()} of {len(population)} clients train and are tested on one class "
+            "each: "
+            "a personal model is perfect there if it always predicts that class, so that personal "
+            "scores say little"
         )
-    if population.classes is None or len(population.classes) < 2 or len(population) > MANY:
-        return found
-    train, test = population.label_counts(), population.test_counts()
-    single = ((train > 0).sum(1) == 1) & (test.sum(1) > 0) & ~((test > 0) & (train == 0)).any(1)
-    if 2 * single.sum() >= (test.sum(1) > 0).sum() > 0:
-        found.append(
-            f"{single.sum()} of {len(population)} clients train and are tested on one class each: a personal model is perfect "
-            "there if it always predicts that class, so that personal scores say little"
+    tests_one_class = (test > 0).sum(1) == 1
+    if len(classes) == 2 and tests_one_class.any() and not has_one_class.all():
+        names = _named(population, tests_one_class)
+        warnings.append(
+            f"test samples of one class, where areas under curves are undefined: {names}"
         )
-    if len(population.classes) == 2 and ((test > 0).sum(1) == 1).any() and not single.all():
-        found.append(
-            f"test samples of one class, where areas under curves are undefined: {_named(population, (test > 0).sum(1) == 1)}"
-        )
-    return found
+    return warnings
 
 
 def constant_prediction(population: Population, test: Tensor | None = None) -> str:
-    """A sentence with the score of a constant prediction on the labels `test`, by default those of the clients' test samples, and
-    with the positives of the clients; empty where the samples are elsewhere."""
+    """A sentence with the score of a constant prediction on the labels `test`, and with the positives of the clients.
+
+    `test` are by default those of the clients' test samples. Empty where the samples are elsewhere.
+    """
     train = _labels(population, population.train)
     y = _labels(population, population.test) if test is None else test
     if not population.is_here or not len(train) or not len(y):
@@ -92,13 +115,21 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     most = int(torch.bincount(train.long()).argmax())
     share = (y == most).float().mean().item()
     text = f"for comparison: always predicting {population.classes[most]!r} has an accuracy of {share:.4f}"
-    if test is not None or len(population) > MANY or (positives := population.positives) is None:
+    if test is not None or len(population) > MANY_CLIENTS:
         return text
-    counts = positives[population.test.sizes > 0]
-    few = (positives < FEW) & (population.test.sizes > 0)
-    fewer = f", fewer than {FEW} in {_named(population, few)}" if few.any() else ""
-    span = " to ".join(dict.fromkeys((str(counts.min()), str(counts.max()))))
-    return f"{text}; test samples of a client that are {population.classes[1]!r}: {span}{fewer}"
+    positives = population.positives
+    if positives is None:
+        return text
+
+    # Of two classes: how many test samples of the second the clients have, since few say little.
+    has_tests = population.test.sizes > 0
+    smallest, largest = positives[has_tests].min(), positives[has_tests].max()
+    span = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
+    few = (positives < FEW_TEST_SAMPLES) & has_tests
+    names = ""
+    if few.any():
+        names = f", fewer than {FEW_TEST_SAMPLES} in {_named(population, few)}"
+    return f"{text}; test samples of a client that are {population.classes[1]!r}: {span}{names}"
 
 
 def _labels(population: Population, rows: Ragged) -> Tensor:
@@ -106,14 +137,15 @@ def _labels(population: Population, rows: Ragged) -> Tensor:
     return population.y[torch.tensor(rows.values)]
 
 
-def _named(population: Population, chosen: np.ndarray) -> str:
-    return listed([population.names[int(k)] for k in np.flatnonzero(chosen)])
+def _named(population: Population, mask: np.ndarray) -> str:
+    """The names of the clients of a mask [K]."""
+    return listed([population.names[int(k)] for k in np.flatnonzero(mask)])
 
 
 def listed(names: Sequence[str]) -> str:
     """The first names, and how many there are besides."""
-    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + rest
+    rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + rest
 
 
 def _is_constant(values: Tensor) -> bool:

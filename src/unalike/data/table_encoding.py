@@ -34,10 +34,10 @@ from unalike.data.columns import (
     dates_of,
     days_of,
     doubts,
+    drop_flags,
     floats_of,
     is_number,
     kind_of,
-    left_out,
     texts_of,
 )
 
@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CATEGORIES = 256
-SHIFTED = 5.0
+"""Most different texts of a column that is read as categories."""
+REPORTED_SHIFT_SCALES = 5.0
 """The distance of a column's mean from the mean in training, in its scales, that is reported."""
-SURELY_NUMBERS = 20
+MANY_NUMBERS = 20
 """In a column with at least this many different numbers, a few texts among them are taken for mistakes."""
 
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -72,28 +73,33 @@ class Number:
     def read(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Read the column as float64 [N], NaN for missing values."""
         if self.date:
-            return days_of(_column(frame, self.name, (), where), self.date, where)
-        column = _column(frame, self.name, [TRUTH if self.truth else NUMBERS], where)
+            column = _column(frame, self.name, kinds=(), where=where)
+            return days_of(column, self.date, where)
+        column = _column(frame, self.name, kinds=[TRUTH if self.truth else NUMBERS], where=where)
         return floats_of(column, where)
 
     def surprises(self, frame: pd.DataFrame, where: str) -> str:
         """A note on a mean far from that in training, and on missing values where training had none; empty if there are none."""
-        x, notes = self.read(frame, where), []
+        x = self.read(frame, where)
+        notes = []
         shift = abs(self.scaled(x).mean()) if len(x) else 0
-        if shift > SHIFTED:
+        if shift > REPORTED_SHIFT_SCALES:
             notes.append(
-                f"has a mean {shift:.3g} standard deviations from its mean in training (other units?)"
+                f"has a mean {shift:.3g} standard deviations from its mean in training (other "
+                "units?)"
             )
-        if missing := 0 if self.gaps else int(np.isnan(x).sum()):
-            rows = f"{missing} {'row' if missing == 1 else 'rows'}"
+        missing = int(np.isnan(x).sum())
+        if missing and not self.gaps:
             notes.append(
-                f"has no value in {rows}, and had one in every training row: read as {self.fill:g}"
+                f"has no value in {_rows(missing)}, and had one in every training row: read as "
+                f"{self.fill:g}"
             )
         return f"{self.name!r} {'; it '.join(notes)}" if notes else ""
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
         """Fill and standardize the column: float64 [N]."""
-        return (np.where(np.isnan(x), self.fill, x) - self.mean) / self.scale
+        filled = np.where(np.isnan(x), self.fill, x)
+        return (filled - self.mean) / self.scale
 
 
 @validated
@@ -112,29 +118,34 @@ class Category:
     @property
     def numbers(self) -> dict[str, int]:
         """Text -> the place of its value, in every spelling."""
-        forms = (str, str.lower, str.upper) if self.truth else (str,)
-        return {form(value): k for k, value in enumerate(self.values) for form in forms}
+        numbers = {value: k for k, value in enumerate(self.values)}
+        if self.truth:
+            for k, value in enumerate(self.values):
+                numbers[value.lower()] = k
+                numbers[value.upper()] = k
+        return numbers
 
     def read(self, frame: pd.DataFrame, where: str) -> list[str]:
         """Read the column as texts."""
-        such = f", such as {', '.join(map(repr, self.values[:3]))}"
-        return texts_of(_column(frame, self.name, [TEXTS, TRUTH], where, such))
+        examples = ", ".join(repr(value) for value in self.values[:3])
+        column = _column(
+            frame, self.name, kinds=[TEXTS, TRUTH], where=where, such=f", such as {examples}"
+        )
+        return texts_of(column)
 
     def apply(self, frame: pd.DataFrame, where: str) -> np.ndarray:
         """Encode the column: bool [N, len(values)]."""
         numbers = self.numbers
-        cells = [numbers.get(text, -1) for text in self.read(frame, where)]
-        return np.array(cells)[:, None] == np.arange(len(self.values))
+        cells = np.array([numbers.get(text, -1) for text in self.read(frame, where)])
+        return cells[:, None] == np.arange(len(self.values))
 
     def surprises(self, frame: pd.DataFrame, where: str) -> str:
         """A note on values that no training row had; empty if there are none."""
-        new = Counter(text for text in self.read(frame, where) if text not in self.numbers)
+        numbers = self.numbers
+        new = Counter(text for text in self.read(frame, where) if text not in numbers)
         if not new:
             return ""
-        counts = [
-            f"{value!r} ({rows} {'row' if rows == 1 else 'rows'})"
-            for value, rows in new.most_common(FEW_ROWS)
-        ]
+        counts = [f"{value!r} ({_rows(count)})" for value, count in new.most_common(FEW_ROWS)]
         more = f" and {len(new) - FEW_ROWS} more values" if len(new) > FEW_ROWS else ""
         return f"{self.name!r} holds {', '.join(counts)}{more}, which no training row had: read as none of its categories"
 
@@ -154,7 +165,7 @@ class Words:
 
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Encode the column: int64 [N, length], or float32 [N, size - 2] with `bag`."""
-        column = _column(frame, self.name, [TEXTS, TRUTH, NUMBERS], where)
+        column = _column(frame, self.name, kinds=[TEXTS, TRUTH, NUMBERS], where=where)
         tokens = {
             word: token for token, word in enumerate(self.words, start=texts.UNKNOWN + 1) if word
         }
@@ -167,7 +178,7 @@ class Encoding:
     """The encoding of a table: its number columns, their gap columns, then its categories; or one column of `words`.
 
     It holds plain values only, so that it can be saved, agreed on and applied by others. `fit` and `fit_words` make one. `target`
-    is the column to predict, or its comparison with a value; encodings of older versions lack it, and are equal all the same.
+    is the column to predict, or its comparison with a value. It makes no input, so encodings of two targets may be equal.
     """
 
     numbers: tuple[Number, ...] = ()
@@ -179,63 +190,76 @@ class Encoding:
     def width(self) -> int:
         """The length of an encoded row."""
         if self.words is not None:
+            # A bag has a column for each word, and none for padding and for the unknown word.
             return self.words.size - texts.UNKNOWN - 1 if self.words.bag else self.words.length
-        return sum(1 + n.gaps for n in self.numbers) + sum(len(c.values) for c in self.categories)
+        gaps = sum(number.gaps for number in self.numbers)
+        categories = sum(len(category.values) for category in self.categories)
+        return len(self.numbers) + gaps + categories
 
     @property
     def names(self) -> list[str]:
         """The names of the columns that are read."""
-        words = () if self.words is None else (self.words,)
-        return [column.name for column in (*self.numbers, *self.categories, *words)]
+        columns: list[Number | Category | Words] = [*self.numbers, *self.categories]
+        if self.words is not None:
+            columns.append(self.words)
+        return [column.name for column in columns]
 
     def surprises(self, frame: pd.DataFrame, where: str) -> list[str]:
         """Notes on values that are read although no training row had such, one for each column: categories, numbers."""
         columns: tuple[Number | Category, ...] = (*self.numbers, *self.categories)
-        found = (column.surprises(frame, where) for column in columns)
-        return [f"{where}: the column {note}" for note in found if note]
+        notes = [column.surprises(frame, where) for column in columns]
+        return [f"{where}: the column {note}" for note in notes if note]
 
     def dated(self, frame: pd.DataFrame, dates: Sequence[str], where: str) -> Encoding:
         """The encoding for a table that writes `dates` in its own way (`dates_of`). Raises `UnalikeError` for other columns.
 
         Where sites that write them in several ways agreed on days, the way is found unless it is given, as in their summaries.
         """
-        forms = dates_of(frame, dates, where)
-        if others := sorted(forms.keys() - {number.name for number in self.numbers if number.date}):
+        named_forms = dates_of(frame, dates, where)
+        agreed = {number.name for number in self.numbers if number.date}
+        others = sorted(named_forms.keys() - agreed)
+        if others:
             raise UnalikeError(
-                f"{where}: the column {others[0]!r} is not one of dates in the encoding that was agreed; leave its --date out"
+                f"{where}: the column {others[0]!r} is not one of dates in the encoding that was "
+                "agreed; leave its --date out"
             )
-        days = [n.name for n in self.numbers if n.date == FORMATS[0] and n.name in frame]
-        forms = {
-            name: found[0] for name in days if len(found := date_formats(frame[name])) == 1
-        } | forms
-        return replace(
-            self, numbers=tuple(replace(n, date=forms.get(n.name, n.date)) for n in self.numbers)
-        )
+        # Without a format in common the sites agreed on days, and the way in which this table writes them is found.
+        forms = {}
+        for number in self.numbers:
+            if number.date == FORMATS[0] and number.name in frame:
+                fitting = date_formats(frame[number.name])
+                if len(fitting) == 1:
+                    forms[number.name] = fitting[0]
+        forms |= named_forms
+        numbers = [replace(n, date=forms.get(n.name, n.date)) for n in self.numbers]
+        return replace(self, numbers=tuple(numbers))
 
     def apply(self, frame: pd.DataFrame, where: str) -> torch.Tensor:
         """Encode a table: float32 [N, width], or the tokens of `words`. Columns that the encoding does not name are ignored.
 
         Raises `UnalikeError`, which names the columns, for those that are missing, have another type, or hold infinite numbers.
         """
-        lacking = [name for name in self.names if name not in frame.columns]
+        lacking = [repr(name) for name in self.names if name not in frame.columns]
         if len(lacking) > 1:
             raise UnalikeError(
-                f"{where}: found no columns {', '.join(map(repr, lacking))}, which the model reads; it has "
+                f"{where}: found no columns {', '.join(lacking)}, which the model reads; it has "
                 f"{', '.join(map(str, frame.columns))}"
             )
         if self.words is not None:
             return self.words.apply(frame, where)
+
+        # The order of the parts is that of the columns in `fit`: numbers, gaps, categories.
         columns = [number.read(frame, where) for number in self.numbers]
         scaled = [number.scaled(x) for number, x in zip(self.numbers, columns)]
-        missing = [np.isnan(x) for number, x in zip(self.numbers, columns) if number.gaps]
-        kinds = [category.apply(frame, where) for category in self.categories]
-        return torch.from_numpy(
-            np.column_stack([part.astype(np.float32) for part in (*scaled, *missing, *kinds)])
-        )
+        gaps = [np.isnan(x) for number, x in zip(self.numbers, columns) if number.gaps]
+        categories = [category.apply(frame, where) for category in self.categories]
+        parts = [part.astype(np.float32) for part in (*scaled, *gaps, *categories)]
+        return torch.from_numpy(np.column_stack(parts))
 
     def save(self, path: Path) -> None:
         """Write the encoding as JSON; a reader never sees half a file."""
-        write_bytes(path, (json.dumps(asdict(self)) + "\n").encode())
+        text = json.dumps(asdict(self)) + "\n"
+        write_bytes(path, text.encode())
 
     @classmethod
     def load(cls, path: Path) -> Encoding | None:
@@ -270,107 +294,143 @@ def fit(
 
     if not len(frame.columns):
         raise UnalikeError(
-            f"{where} has no column left for features; expected at least one besides target and groups"
+            f"{where} has no column left for features; expected at least one besides target and "
+            "groups"
         )
-    for unnamed in (column for column in map(str, frame) if column.startswith("Unnamed: ")):
-        raise UnalikeError(
-            f"{where}: a column has no name in the header, as where numbers of rows were saved with a table, which could give away "
-            f"the target; leave it out with {left_out(unnamed)}, or name it"
-        )
+    for name in map(str, frame):
+        if name.startswith("Unnamed: "):
+            raise UnalikeError(
+                f"{where}: a column has no name in the header, as where numbers of rows were saved "
+                "with a table, which could give away "
+                f"the target; leave it out with {drop_flags(name)}, or name it"
+            )
     for note in doubts(frame.drop(columns=[*dates]), where):
         warn(note)
-    numbers = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]
+    names = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]
     categories = [
-        category_of(frame[column], train, where) for column in frame if column not in numbers
+        category_of(frame[column], train, where) for column in frame if column not in names
     ]
-    return Encoding(_numbers(frame[numbers], train, where, dates), tuple(categories))
+    numbers = _numbers(frame[names], train, where, dates)
+    return Encoding(numbers, tuple(categories))
 
 
 def fit_words(column: pd.Series, train: int, length: int, vocabulary: int, bag: bool) -> Encoding:
     """Fit the encoding of one column of text: a vocabulary of that size from its first `train` rows."""
-    words = texts.vocabulary(texts_of(column, "")[:train], vocabulary)
-    return Encoding(
-        words=Words(
-            name=str(column.name), words=tuple(words), length=length, size=vocabulary, bag=bag
-        )
+    tokens = texts.vocabulary(texts_of(column, "")[:train], vocabulary)
+    words = Words(
+        name=str(column.name),
+        words=tuple(tokens),
+        length=length,
+        size=vocabulary,
+        bag=bag,
     )
+    return Encoding(words=words)
 
 
 def _numbers(
     frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str]
 ) -> tuple[Number, ...]:
+    """The encodings of number columns: filled with the training median, then standardized."""
     from pandas.api.types import is_bool_dtype
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
 
     if not len(frame.columns):
         return ()
-    forms = [dates.get(str(column), "") for column in frame]
-    values = [
-        days_of(frame[c], f, where) if f else floats_of(frame[c], where)
-        for c, f in zip(frame, forms)
-    ]
-    x = np.asfortranarray(np.column_stack(values)[:train])
-    for column, empty in zip(frame, np.isnan(x).all(0)):
-        if empty:
+    columns = []
+    for name in frame:
+        if name in dates:
+            columns.append(days_of(frame[name], dates[str(name)], where))
+        else:
+            columns.append(floats_of(frame[name], where))
+    x = np.asfortranarray(np.column_stack(columns)[:train])
+    missing = np.isnan(x)
+    for name, is_empty in zip(frame, missing.all(0)):
+        if is_empty:
             raise UnalikeError(
-                f"{where}: column {column!r} has no value in the training rows; {left_out(column)}"
+                f"{where}: column {name!r} has no value in the training rows; {drop_flags(name)}"
             )
-    median = SimpleImputer(strategy="median").fit(x)
-    scaler = StandardScaler().fit(median.transform(x))
-    fitted = (median.statistics_, scaler.mean_, scaler.scale_, np.isnan(x).any(0))
-    truth = [is_bool_dtype(frame[column]) for column in frame]
+
+    # The scale is that of the filled column, since that is what a model reads.
+    imputer = SimpleImputer(strategy="median").fit(x)
+    scaler = StandardScaler().fit(imputer.transform(x))
     return tuple(
-        Number(*row)
-        for row in zip(map(str, frame), *(values.tolist() for values in fitted), truth, forms)
+        Number(
+            name=str(name),
+            fill=float(imputer.statistics_[i]),
+            mean=float(scaler.mean_[i]),
+            scale=float(scaler.scale_[i]),
+            gaps=bool(missing[:, i].any()),
+            truth=is_bool_dtype(frame[name]),
+            date=dates.get(str(name), ""),
+        )
+        for i, name in enumerate(frame)
     )
 
 
 def _check_texts(column: pd.Series, where: str) -> None:
     """Raise `UnalikeError` for many different numbers with a few texts among them, such as "<0.5"."""
-    texts = set(texts_of(column[column.notna()]))
-    others = sorted(text for text in texts if not is_number(text))
-    if others and len(texts) - len(others) >= max(SURELY_NUMBERS, 4 * len(others)):
+    values = set(texts_of(column[column.notna()]))
+    others = sorted(value for value in values if not is_number(value))
+    numbers = len(values) - len(others)
+    if others and numbers >= max(MANY_NUMBERS, 4 * len(others)):
+        examples = ", ".join(repr(value) for value in others[:3])
         raise UnalikeError(
-            f"{where}: column {column.name!r} holds numbers and, between them, texts such as {', '.join(map(repr, others[:3]))}; "
+            f"{where}: column {column.name!r} holds numbers and, between them, texts such as "
+            f"{examples}; "
             f"expected numbers or categories: leave these fields empty, which makes them missing values, or "
-            f"leave it out with {left_out(column.name)}"
+            f"leave it out with {drop_flags(column.name)}"
         )
 
 
 def category_of(column: pd.Series, train: int, where: str) -> Category:
     """The encoding of a column of texts, from its first `train` rows. Raises `UnalikeError` for anything but categories."""
+    name = str(column.name)
     kind = kind_of(column)
     if kind not in (NOTHING, TRUTH, TEXTS):
-        dates = f"; as a number of days, --date {quote(str(column.name))}, in Python date={str(column.name)!r}"
-        dates = dates if date_formats(column) else ""
+        as_days = ""
+        if date_formats(column):
+            as_days = f"; as a number of days, --date {quote(name)}, in Python date={name!r}"
         raise UnalikeError(
             f"{where}: column {column.name!r} holds {kind}, expected numbers, texts or true/false; "
-            f"convert it, or leave it out with {left_out(column.name)}{dates}"
+            f"convert it, or leave it out with {drop_flags(name)}{as_days}"
         )
     _check_texts(column, where)
     values = sorted(set(texts_of(column[:train])))
-    if len(values) > MOST_CATEGORIES or len(values) > 0.9 * train >= 0.9 * FEW_ROWS:
+    # In a few rows every value may differ; in more, a column of which nearly every value differs names the rows.
+    differs_in_most = len(values) > 0.9 * train >= 0.9 * FEW_ROWS
+    if len(values) > MOST_CATEGORIES or differs_in_most:
         raise UnalikeError(
-            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, expected at most "
-            f"{MOST_CATEGORIES} categories that rows share; leave it out with {left_out(column.name)}, or read its words with "
-            f"--model textcnn --data \"file(path=..., text={column.name!r})\", in Python model='textcnn' and text={column.name!r}"
+            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, "
+            "expected at most "
+            f"{MOST_CATEGORIES} categories that rows share; leave it out with {drop_flags(name)}, "
+            "or read its words with "
+            f'--model textcnn --data "file(path=..., text={column.name!r})", in Python '
+            f"model='textcnn' and text={column.name!r}"
         )
-    return Category(str(column.name), tuple(values))
+    return Category(name, tuple(values))
 
 
 def _column(
     frame: pd.DataFrame, name: str, kinds: Sequence[str], where: str, such: str = ""
 ) -> pd.Series:
     """Return the column of this name. Raises `UnalikeError` unless it holds one of `kinds` (any, if there are none) or nothing."""
-    expected = (" or ".join(kinds) or "dates") + such
     if name not in frame.columns:
+        expected = (" or ".join(kinds) or "dates") + such
         raise UnalikeError(
-            f"{where}: found no column {name!r}, expected one of {expected}; it has {', '.join(map(str, frame.columns))}"
+            f"{where}: found no column {name!r}, expected one of {expected}; it has "
+            f"{', '.join(map(str, frame.columns))}"
         )
     kind = kind_of(frame[name])
     if kinds and kind not in (NOTHING, *kinds):
         raise UnalikeError(
-            f"{where}: column {name!r} holds {kind}, expected {expected}; convert it"
+            f"{where}: column {name!r} holds {kind}, expected {' or '.join(kinds)}{such}; convert "
+            "it"
         )
     return frame[name]
+
+
+def _rows(count: int) -> str:
+    """A number of rows in words."""
+    """A number of rows in words."""
+    return "1 row" if count == 1 else f"{count} rows"

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 
-PADDING, UNKNOWN = 0, 1
+PADDING = 0
+UNKNOWN = 1
+"""The tokens of padding and of any word outside the vocabulary."""
 WORD = re.compile(r"\w+(?:'\w+)?")
 
 
@@ -33,9 +35,9 @@ def vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
         raise UnalikeError(
             f"found vocabulary={size}, expected at least 3: padding, the unknown word and one word"
         )
-    counts = Counter(chain.from_iterable(map(words, texts)))
-    frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: size - 2]
-    return {word: token for token, (word, _) in enumerate(frequent, start=UNKNOWN + 1)}
+    counts = Counter(chain.from_iterable(words(text) for text in texts))
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
+    return {word: token for token, word in enumerate(frequent, start=UNKNOWN + 1)}
 
 
 def encode(texts: Sequence[str], known: Mapping[str, int], length: int) -> np.ndarray:

@@ -26,7 +26,8 @@ def restrict_vocabulary(population: Population) -> Population:
     """
     if population.x.is_floating_point() or population.x.dim() != 2:
         raise UnalikeError(
-            f"found inputs of shape {list(population.x.shape)} and {population.x.dtype}, expected tokens [N, T], or numbers "
+            f"found inputs of shape {list(population.x.shape)} and {population.x.dtype}, expected "
+            "tokens [N, T], or numbers "
             "as float32"
         )
     trained = trained_words(population)
@@ -36,23 +37,28 @@ def restrict_vocabulary(population: Population) -> Population:
 
 def trained_words(population: Population) -> Tensor:
     """Mark the tokens that occur in the clients' training samples: bool [largest token + 1]; padding counts as one."""
-    rows = torch.from_numpy(np.unique(population.train.values)).to(population.x.device)
-    trained = torch.zeros(int(population.x.max()) + 1, dtype=torch.bool, device=population.x.device)
-    trained[population.x[rows].flatten()] = True
+    x = population.x
+    rows = torch.from_numpy(np.unique(population.train.values)).to(x.device)
+    trained = torch.zeros(int(x.max()) + 1, dtype=torch.bool, device=x.device)
+    trained[x[rows].flatten()] = True
     trained[PADDING] = True
     return trained
 
 
 def replace_untrained(x: Tensor, trained: Tensor) -> Tensor:
     """Replace every token of `x` that is not marked in `trained` by the unknown word."""
-    return x.where((x < len(trained)) & trained[x.clamp_max(len(trained) - 1)], UNKNOWN)
+    last = len(trained) - 1
+    # Larger tokens than any of the clients have no mark; the clamp only keeps the look-up within bounds.
+    is_trained = (x <= last) & trained[x.clamp_max(last)]
+    return x.where(is_trained, UNKNOWN)
 
 
 def _trained_encoding(encoding: Encoding | None, trained: Tensor) -> Encoding | None:
+    """The encoding with an empty word in the place of each word that is not marked."""
     if encoding is None or encoding.words is None:
         return encoding
-    words = (
-        word if known else ""
-        for word, known in zip_longest(encoding.words.words, trained[UNKNOWN + 1 :].tolist())
-    )
+    marks = trained[UNKNOWN + 1 :].tolist()
+    words = [
+        word if is_trained else "" for word, is_trained in zip_longest(encoding.words.words, marks)
+    ]
     return replace(encoding, words=replace(encoding.words, words=tuple(words)))

@@ -67,9 +67,8 @@ class TransformChain:
 
         Row i belongs to the i-th sample in training order. More samples do not change the first rows.
         """
-        return torch.from_numpy(
-            generator(seed, "augment", round, client).random((samples, self.draws), np.float32)
-        )
+        rng = generator(seed, "augment", round, client)
+        return torch.from_numpy(rng.random((samples, self.draws), np.float32))
 
     @property
     def fixed(self) -> TransformChain:
@@ -81,8 +80,9 @@ class TransformChain:
         return lambda x: predict(self(x, x.new_zeros(x.shape[0], 0)))
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        for part, own in zip(self.parts, u.split([part.draws for part in self.parts], -1)):
-            x = part(x, own)
+        columns = u.split([part.draws for part in self.parts], -1)
+        for part, numbers in zip(self.parts, columns):
+            x = part(x, numbers)
         return x
 
 
@@ -96,18 +96,21 @@ class Normalize:
     draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if min(self.std if isinstance(self.std, tuple) else (self.std,), default=0) <= 0:
+        stds = self.std if isinstance(self.std, tuple) else (self.std,)
+        if min(stds, default=0) <= 0:
             raise UnalikeError(f"normalize: found std={self.std!r}, expected numbers above 0")
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        mean, std = (self._channels(values, x) for values in (self.mean, self.std))
+        mean = self._channels(self.mean, x)
+        std = self._channels(self.std, x)
         return (x - mean) / std
 
     def _channels(self, values: float | tuple[float, ...], x: Tensor) -> Tensor:
         per_channel = x.new_tensor(values).reshape(-1, 1, 1)
         if len(per_channel) not in (1, x.shape[-3]):
             raise UnalikeError(
-                f"normalize: found {len(per_channel)} numbers, expected 1 or one for each of {x.shape[-3]} channels"
+                f"normalize: found {len(per_channel)} numbers, expected 1 or one for each of "
+                f"{x.shape[-3]} channels"
             )
         return per_channel
 
@@ -127,6 +130,7 @@ class Crop:
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         height, width = x.shape[-2:]
         padded = F.pad(x, [self.padding] * 4)
+        # The upper left corner of the crop: one of 2 padding + 1 places on either axis.
         corner = (u * (2 * self.padding + 1)).floor().long()[..., None, None]
         rows = corner[..., 0, :, :] + torch.arange(height, device=x.device)
         columns = corner[..., 1, :, :] + torch.arange(width, device=x.device)

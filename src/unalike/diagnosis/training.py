@@ -42,7 +42,7 @@ from unalike.methods.plans.diagnosis_plan import FOLDS, folds, gradient
 from unalike.reporting.wording import plural
 from unalike.runtime.round_loop import execute
 from unalike.runtime.setup.given_model import ModelLike
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 
 KIND, LAYER_KIND = "training", "parameter skew"
 DIVISIONS = 5
@@ -182,7 +182,7 @@ def train(population: Population, request: TrainingRequest, seed: int) -> Traine
         "seed": seed,
         "evaluate_every": request.rounds,
     }
-    run_config = prepare_run(
+    run_config = configure_run(
         "fedavg", population, model=request.model, work=request.work, record=keep, **options
     )
     run = execute(run_config, progress=request.progress)

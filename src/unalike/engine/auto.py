@@ -22,7 +22,7 @@ from unalike.engine.loop import Loop
 from unalike.engine.padding_checks import FewClients, padding_problem
 from unalike.training.client.client_states import ClientStates
 from unalike.training.client.client_update import initial_client_state
-from unalike.training.server.aggregation import UpdateBuffer
+from unalike.training.server.kept_updates import UpdateBuffer
 from unalike.training.server.server_update import initial_server_state, make_broadcast
 
 EXECUTORS: dict[str, Callable[..., Executor]] = {"loop": Loop, "batched": Batched}
@@ -198,8 +198,8 @@ def _trial(client_pool: ClientPool, make: Callable[[ClientPool], Executor], clie
     for _ in range(TRIALS + 1):
         updates, started = UpdateBuffer(ids), time.perf_counter()
         executor.feed(broadcast, ids, {}, updates)
-        assert updates.taken is not None
-        _wait_for([*updates.taken.stacked.update.values(), updates.taken.stacked.loss])
+        stacked = updates.stacked(ids)
+        _wait_for([*stacked.update.values(), stacked.loss])
         times.append(time.perf_counter() - started)
     return min(times[1:]) / sum(client_pool.steps(n) for n in sizes[ids].tolist())
 

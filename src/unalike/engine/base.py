@@ -26,7 +26,8 @@ from unalike.methods.method import Method
 from unalike.methods.roles import Conditioner, Phase
 from unalike.training.client.client_states import ClientStates
 from unalike.training.client.client_task import ClientTask
-from unalike.training.server.aggregation import UpdateBuffer, UpdateSink
+from unalike.training.server.kept_updates import UpdateBuffer
+from unalike.training.server.updates import UpdateSink
 from unalike.training.validation import expected_steps
 
 AcceptedRounds = dict[int, int]
@@ -152,19 +153,16 @@ class ClientPool:
         )
 
     def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> BatchSchedule:
-        work, number = phase.work(self.settings.work), self.settings.seed
-        if self.method.draws_poisson_batches and phase is not self.method.finetuning_phase:
-            known = (
-                not self.settings.secret_noise
-            )  # others know the seed of a federation, and may not know the draw
-            rngs = {
-                k: seeds.generator(number, purpose, round, k) if known else np.random.default_rng()
-                for k in ids
-            }
-            return BatchSchedule.of(
-                [work.poisson_batches(self.source.train[k], rngs[k]) for k in ids]
-            )
-        return BatchSchedule.drawn(work, self.source.train, ids, number, purpose, round)
+        work, seed = phase.work(self.settings.work), self.settings.seed
+        part = self.method.local_gradient
+        is_tuning = phase is self.method.finetuning_phase
+        if part is None or not part.draws_poisson_batches or is_tuning:
+            return BatchSchedule.drawn(work, self.source.train, ids, seed, purpose, round)
+        batches = []
+        for client in ids:
+            rng = seeds.generator(seed, purpose, round, client)
+            batches.append(part.draw_batches(work, self.source.train[client], rng, self.settings))
+        return BatchSchedule.of(batches)
 
     def steps(self, samples: int) -> int:
         """Steps in a round of a client with this many samples."""
@@ -180,7 +178,7 @@ class ClientPool:
         """
         parts = [*phases, *(self.whole([client], round) if self.method.needs_data else [])]
         found = [
-            LazyBatches(self.source.x, self.source.y, rows, model.rows, change)
+            LazyBatches(self.source.x, self.source.y, rows, model.layout.rows, change)
             for rows, change in zip(parts, self._changes(client, round, parts), strict=True)
         ]
         return ClientBatches(found[: len(phases)], *found[len(phases) :])
@@ -287,7 +285,9 @@ class ClientPool:
         if not self.method.has_facts(self.settings.work):
             return {}
         if client not in self._facts:
-            facts = self.method.facts(self._samples(self.source.train[client]), self.settings)
+            facts = self.method.client_facts(
+                self._samples(self.source.train[client]), self.settings
+            )
             pooled = {p.name: self._pooled(p) for p in self.method.conditioners if p.pooled}
             self._facts[client] = {**facts, **pooled}
         return self._facts[client]
@@ -355,6 +355,5 @@ class Executor:
         """Train the clients `ids` and return all updates, every tensor [K, ...] in the order of `ids`."""
         client_updates = UpdateBuffer(ids)
         self.feed(broadcast, ids, accepted, client_updates)
-        taken = client_updates.taken
-        assert taken is not None and taken.ids == list(ids)
-        return taken.stacked
+        assert client_updates.arrived == list(ids)
+        return client_updates.stacked(ids)

@@ -27,12 +27,13 @@ from unalike.engine.base import AcceptedRounds, Executor, client_costs
 from unalike.engine.batch_schedule import BatchSchedule
 from unalike.engine.client_chunk import ClientChunk, ClientInputs, StackedBatches, is_out_of_memory
 from unalike.engine.compiled import compiled_training
+from unalike.engine.compiled.layer_chain import chain_of
 from unalike.engine.threads import KEPT
 from unalike.methods.method import Method
 from unalike.methods.roles import Personalizer, Phase
 from unalike.training.client.client_update import stepwise, train, tune
-from unalike.training.server.aggregation import UpdateSink
 from unalike.training.server.update_checks import find_faults, has_suspicious_loss
+from unalike.training.server.updates import UpdateSink
 
 CACHE = 15 * 2**20
 """Bytes of the parameters, gradients and momenta of a chunk on a CPU: about as much as its caches hold."""
@@ -128,7 +129,7 @@ class Batched(Executor):
         if self.uses_compiled_loops:
             return self._loops_width
         model = tree.nbytes(self.client_pool.settings.model.params)
-        if self.client_pool.method.sample_privacy is not None:
+        if self.client_pool.method.local_gradient is not None:
             model *= self.client_pool.settings.work.batch_size or self.client_pool.typical
         return max(
             1, (CACHE if self.client_pool.source.x.device.type == "cpu" else DEVICE) // (3 * model)
@@ -146,7 +147,7 @@ class Batched(Executor):
             if client_pool.method.needs_sums_only and client_pool.method.returns_update_only
             else 1
         )
-        chain = client_pool.settings.model.chain
+        chain = chain_of(client_pool.settings.model)
         assert chain is not None  # see `uses_compiled_loops`
         products = chain.products(
             client_pool.source.x.shape[1:], sum(w.numel() for w in params.values())

@@ -14,7 +14,7 @@ from unalike.core.types import Broadcast, Tree
 from unalike.core.views import StageSettings
 from unalike.engine.base import AcceptedRounds, Executor
 from unalike.training.client.client_update import train, tune
-from unalike.training.server.aggregation import UpdateSink
+from unalike.training.server.updates import UpdateSink
 
 REUSE = 300
 """Operations of a batch per weight of a convolution from which on channels-last activations pay: below it, kernels rearrange
@@ -29,7 +29,7 @@ class Loop(Executor):
         self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink
     ) -> None:
         pool = self.client_pool
-        broadcast = broadcast._replace(params=self.settings.model.laid_out(broadcast.params))
+        broadcast = broadcast._replace(params=self.settings.model.layout.of_tree(broadcast.params))
         schedules, sizes = pool.schedules(ids, broadcast.round), pool.sizes_of(ids)
         dropouts = [
             seeds.number(pool.settings.seed, "dropout", broadcast.round, client) for client in ids

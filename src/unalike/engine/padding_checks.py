@@ -15,6 +15,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import recorded
 from unalike.core import tree
 from unalike.core.model import Model
+from unalike.core.model_probes import why_padding_counts
 from unalike.core.types import ClientUpdate, Tree
 from unalike.core.views import StageSettings
 from unalike.engine.base import ClientPool, SampleSource
@@ -64,8 +65,8 @@ class FewClients:
 
 def padding_problem(client_pool: ClientPool) -> str | None:
     """The reason why padding would count, or None. The catalogue's parts are known to leave it out and are not tried."""
-    found = client_pool.settings.model.counting_padding(
-        client_pool.source.x, client_pool.some_context
+    found = why_padding_counts(
+        client_pool.settings.model, client_pool.source.x, client_pool.some_context
     )
     own, loss = (
         [p.name for p in client_pool.method.parts if not _is_ours(p)],

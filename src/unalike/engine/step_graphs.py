@@ -193,7 +193,7 @@ class StepGraphs:
         """The graphs of a method's steps, or the reason why none of them can be recorded."""
         recorder = CudaRecorder(next(iter(settings.model.params.values())).device)
         refused = recorder.refused
-        if method.sample_privacy is not None or method.draws_poisson_batches:
+        if method.local_gradient is not None:
             refused = "private steps draw numbers for each batch"
         elif callable(settings.work.optimizer):
             refused = "its optimizer is a function of a program"
@@ -338,7 +338,7 @@ class GraphTrainer:
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
         init = partial(initial_solver_state, self.step.work.solver)
         make = torch.vmap(init) if self.graphs.stacked else init
-        before = replace(before, state=before.state or make(before.variables))
+        before = replace(before, solver_state=before.solver_state or make(before.variables))
         if not batches:
             return StepSums(), before
         sums = {name: torch.zeros_like(self.size) for name in ("loss", "rows", "steps")}

@@ -3,14 +3,17 @@
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from unalike.core import tree
 from unalike.core.types import Batch, Tree
-from unalike.core.views import ServerView
-from unalike.methods.part import Part, Setup
+from unalike.core.views import Cohort, ServerView
+from unalike.methods.part import Setup, overrides
+from unalike.methods.roles import CohortStep
 
 
-class Attack(Part):
+class Attack(CohortStep):
     """The acts of malicious clients in a simulation; a method has at most one, and a real federation refuses it.
 
     A run draws them from its seed: `share` of the clients with training samples, the same ones for every attack, those of
@@ -24,7 +27,7 @@ class Attack(Part):
     @property
     def needs(self) -> Literal["sums", "spread", "updates"]:  # type: ignore[override]
         """All updates, where it forges some."""
-        return "updates" if self.share and type(self).forge is not Attack.forge else "sums"
+        return "updates" if self.share and overrides(self, "forge") else "sums"
 
     @property
     def goal(self) -> int | None:
@@ -55,10 +58,33 @@ class Attack(Part):
         """
         return own
 
+    def receive(self, server: ServerView, cohort: Cohort) -> Cohort:
+        """The cohort with what its malicious clients send; as it is where the attack forges no update.
+
+        Args:
+            server: View of the server before the round's update; its settings say who is malicious.
+            cohort: The client updates, decoded.
+        """
+        if self.needs == "sums" or not cohort.update:
+            return cohort
+        is_malicious = torch.tensor([k in server.settings.malicious for k in cohort.ids])
+        if not is_malicious.any():
+            return cohort
+        own = tree.row(cohort.update, is_malicious)
+        honest = tree.row(cohort.update, ~is_malicious)
+        forged = self.forge(server, own, honest)
+        rows = is_malicious.nonzero()[:, 0]
+
+        def with_forged(update: Tensor, replacement: Tensor) -> Tensor:
+            return update.index_put((rows.to(update.device),), replacement.to(update))
+
+        return cohort.with_update(tree.map(with_forged, cohort.update, forged))
+
     def shortfall(self, setup: Setup) -> str:
         """The reason: no client is malicious, or half of them or more are, where no defence that outvotes them can hold."""
         count = len(setup.settings.malicious)
         if not count and self.share > 0:
             return f"none of {setup.clients} clients is malicious with share={self.share}"
-        many = f"{count} of {setup.clients} clients are malicious: a defence that needs an honest majority cannot hold"
-        return many if 2 * count >= setup.clients else ""
+        if 2 * count >= setup.clients:
+            return f"{count} of {setup.clients} clients are malicious: a defence that needs an honest majority cannot hold"
+        return ""

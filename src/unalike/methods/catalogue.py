@@ -37,9 +37,10 @@ from unalike.methods.parts.shrinking import FixedShrinking
 from unalike.methods.parts.taught_head import TaughtHead
 from unalike.methods.parts.weights import Uniform
 
+# parts and plans register themselves when their modules are imported
 for folder in (parts, plans):
-    for found in iter_modules(folder.__path__, folder.__name__ + "."):
-        import_module(found.name)
+    for module in iter_modules(folder.__path__, folder.__name__ + "."):
+        import_module(module.name)
 
 
 def method(build: Callable[..., Method]) -> Callable[..., Method]:
@@ -99,14 +100,10 @@ def fedgen(
     beta: float | None = None,
 ) -> Method:
     """A generator of features, taught by the clients' heads (Zhu et al. 2021); None: as the preset has it."""
+    generator = {"zhu": EnsembleGenerator, "pfllib": AverageGenerator}[preset]
+    fields: dict[str, Any] = {"steps": 1000} if preset == "pfllib" else {}
     options = {"steps": steps, "alpha": alpha, "beta": beta}
-    generator, usual = {
-        "zhu": (EnsembleGenerator, {}),
-        "pfllib": (AverageGenerator, {"steps": 1000}),
-    }[preset]
-    fields: dict[str, Any] = usual | {
-        name: value for name, value in options.items() if value is not None
-    }
+    fields |= {name: value for name, value in options.items() if value is not None}
     return Method(generator(noise=noise, hidden=hidden, lr=lr, **fields))
 
 
@@ -117,11 +114,8 @@ def apfl(
     mixing: Literal["parameters", "output"] = "parameters",
 ) -> Method:
     """An adaptive mixture of an own and the shared model (Deng et al. 2020)."""
-    return Method(
-        {"parameters": ParameterMixture, "output": OutputMixture}[mixing](
-            alpha=alpha, adaptive=adaptive
-        )
-    )
+    mixture = {"parameters": ParameterMixture, "output": OutputMixture}[mixing]
+    return Method(mixture(alpha=alpha, adaptive=adaptive))
 
 
 @method
@@ -151,8 +145,8 @@ def fedbabu(epochs: int = 10, tune: Literal["full", "head"] = "full") -> Method:
 @method
 def pfedme(lam: float = 15.0, steps: int = 5, rate: float = 0.01, beta: float = 1.0) -> Method:
     """The shared model of the clients' Moreau envelopes, and each one's minimizer (Dinh et al. 2020); beta is the server's lr."""
-    slow = () if beta == 1 else (ServerMomentum(lr=beta, momentum=0.0),)
-    return Method(MoreauEnvelope(lam=lam, steps=steps, rate=rate), Uniform(), *slow)
+    method = Method(MoreauEnvelope(lam=lam, steps=steps, rate=rate), Uniform())
+    return method if beta == 1 else method + ServerMomentum(lr=beta, momentum=0.0)
 
 
 @method
@@ -175,8 +169,11 @@ SKEW_RULES: dict[str, type[ParameterSkew]] = {
 """Readings of the method that the two papers on parameter skew have in common."""
 
 
-def _skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
-    """Register the method of one of the two papers on parameter skew: both have the same parameters."""
+def _register_skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
+    """Register the method of one of the two papers on parameter skew, which have the same parameters.
+
+    `literal` is the part with the rule as this paper prints it.
+    """
 
     def build(
         threshold: float = 0.2,
@@ -189,7 +186,8 @@ def _skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
         assignment: Assignment = "measured",
         normalize_by: Normalization = "range",
     ) -> Method:
-        skew = (SKEW_RULES | {"literal": literal})[variant](
+        rules = SKEW_RULES | {"literal": literal}
+        skew = rules[variant](
             threshold=threshold,
             similarity=similarity,
             micro=micro,
@@ -201,12 +199,20 @@ def _skew(name: str, literal: type[ParameterSkew], summary: str) -> None:
         )
         return Method(skew, *_uniform_unless(weighted))
 
-    build.__name__, build.__qualname__, build.__doc__ = name, name, summary
+    build.__name__ = name
+    build.__qualname__ = name
+    build.__doc__ = summary
     method(build)
 
 
-DEFAULT = "by default uniform FedAvg on all but about .3 % of the parameters"
-_skew(
-    "fedsa", LiteralSA, f"Parameter-skew aggregation, first paper (FedSA); {DEFAULT}, as `fedpake`."
+BY_DEFAULT = "by default uniform FedAvg on all but about .3 % of the parameters"
+_register_skew(
+    name="fedsa",
+    literal=LiteralSA,
+    summary=f"Parameter-skew aggregation, first paper (FedSA); {BY_DEFAULT}, as `fedpake`.",
 )
-_skew("fedpake", LiteralPake, f"Parameter-skew aggregation, second paper (FedPake); {DEFAULT}.")
+_register_skew(
+    name="fedpake",
+    literal=LiteralPake,
+    summary=f"Parameter-skew aggregation, second paper (FedPake); {BY_DEFAULT}.",
+)

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar, dataclass_transform
 
-import pydantic
-
 from unalike._utils.registry import Registry
 from unalike.core.model import Model
 from unalike.core.tasks import Task
 from unalike.core.types import Batch, Tree
+from unalike.methods.declared import declared
 from unalike.methods.part import spec_text
 
 registry = Registry("query", home="unalike.methods.plans.queries", group="unalike.queries")
@@ -58,7 +57,4 @@ class ClientQuery:
 @dataclass_transform(frozen_default=True)
 def client_query(cls: Q) -> Q:
     """Class decorator: make a frozen, validated dataclass of a client query and register it under its `name`."""
-    made = pydantic.dataclasses.dataclass(
-        frozen=True, repr=False, config=pydantic.ConfigDict(extra="forbid")
-    )(cls)
-    return registry.register(made.name)(made)  # type: ignore[attr-defined]
+    return declared(registry, repr=False)(cls)

@@ -34,11 +34,13 @@ class Compressor(Upload):
         state = client.state
         if not self.error_feedback:
             return self.compress(client, update, state)
-        errors = tree.shared(update, state)
-        update = update | {n: u + state[n] for n, u in errors.items()}
-        sent, state = self.compress(client, update, state)
-        arrived = self.decode(tree.map(lambda t: t[None], sent), update, client.round)
-        return sent, state | {n: update[n] - arrived[n][0] for n in errors}
+        shared = tree.shared(update, state)
+        update = update | {n: u + state[n] for n, u in shared.items()}
+        encoded, state = self.compress(client, update, state)
+        # the server decodes updates of several clients, [K, ...]; here K = 1
+        decoded = self.decode(tree.map(lambda t: t[None], encoded), update, client.round)
+        errors = {n: update[n] - decoded[n][0] for n in shared}
+        return encoded, state | errors
 
     def check(self, method: PartLookup, work: Work) -> None:
         """Refuse error feedback of what another part has compressed before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, get_type_hints
 
@@ -18,16 +18,19 @@ from unalike.core.types import Batch, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.attack import Attack
+from unalike.methods.base_plan import Plan
 from unalike.methods.compressor import Sparsifier
 from unalike.methods.default_parts import BySize, Mean, TaskLoss
-from unalike.methods.part import Part, parameters, registry, spec_text
+from unalike.methods.part import Part, overrides, parameters, registry, spec_text
 from unalike.methods.privacy import Privacy
 from unalike.methods.roles import (
     Aggregator,
     BaseWeights,
+    CohortStep,
     Conditioner,
     Correction,
     LinearAggregator,
+    LocalGradient,
     LocalWork,
     Objective,
     Personalizer,
@@ -42,6 +45,7 @@ from unalike.methods.roles import (
 from unalike.methods.screening import Screening
 
 Role = TypeVar("Role")
+PartType = TypeVar("PartType", bound=Part)
 PartClass = TypeVar("PartClass", bound=type[Part])
 
 DEFAULTS: dict[type[Part], Part] = {
@@ -54,6 +58,7 @@ DEFAULTS: dict[type[Part], Part] = {
 EXCLUSIVE: tuple[type[Part], ...] = (
     Privacy,
     *DEFAULTS,
+    LocalGradient,
     LocalWork,
     PersonalModel,
     Sparsifier,
@@ -70,7 +75,7 @@ ORDER = (
     Personalizer,
     Correction,
     Upload,
-    Attack,
+    CohortStep,
     BaseWeights,
     Weighting,
     Screening,
@@ -80,7 +85,7 @@ ORDER = (
 """The canonical order of the parts of a method, which is the order in which a round uses them."""
 
 
-class Method:
+class Method(Plan):
     """A federated method: an immutable, unordered collection of parts, complete by itself.
 
     `Method()` is FedAvg. `a + b` merges: equal parts count once, and a default (`task_loss`, `by_size`, `mean`) yields to
@@ -97,7 +102,8 @@ class Method:
     @classmethod
     def parse(cls, text: str) -> Method:
         """Read spec text such as `"fedprox(mu=0.1) + lws"`; `Method.parse(repr(m)) == m`."""
-        return sum((as_method(registry.build(call)) for call in spec.parse(text)), start=cls())
+        methods = [as_method(registry.build(call)) for call in spec.parse(text)]
+        return sum(methods, start=cls())
 
     def __add__(self, other: Method | Part | str) -> Method:
         return Method(*self.parts, *as_method(other).parts)
@@ -111,16 +117,17 @@ class Method:
         >>> Method.parse("fedprox").swap("proximal(mu=1)") == Method.parse("fedprox(mu=1)")
         True
         """
-        new = [p for addition in parts for p in _written(addition)]
-        others = [p for p in self.parts if not any(_rival(p, n) for n in new)]
+        new: list[Part] = []
+        for addition in parts:
+            new += _named_parts(addition)
+        others = [p for p in self.parts if not _has_rival(p, new)]
         return Method(*others, *new)
 
     def role(self, role: type[Role]) -> tuple[Role, ...]:
         """The parts of a role, in the order in which they act."""
         if role not in self._roles:
-            self._roles[role] = tuple(
-                sorted((p for p in self.parts if isinstance(p, role)), key=lambda p: p.rank)
-            )
+            parts = [p for p in self.parts if isinstance(p, role)]
+            self._roles[role] = tuple(sorted(parts, key=lambda p: p.rank))
         return self._roles[role]
 
     @cached_property
@@ -131,7 +138,7 @@ class Method:
     @cached_property
     def attack(self) -> Attack | None:
         """The attack of malicious clients; None: all are honest."""
-        return next(iter(self.role(Attack)), None)
+        return _first(self.role(Attack))
 
     @cached_property
     def losses(self) -> tuple[Any, ...]:
@@ -146,17 +153,32 @@ class Method:
     @cached_property
     def privacy(self) -> Privacy | None:
         """The part that makes what it releases differentially private."""
-        return next(iter(self.role(Privacy)), None)
+        return _first(self.role(Privacy))
 
     @cached_property
-    def sample_privacy(self) -> Privacy | None:
-        """The part of privacy, if it clips and noises the gradients of single samples in local steps."""
-        return next((p for p in self.role(Privacy) if p.per_sample), None)
+    def hides_client_numbers(self) -> bool:
+        """Whether clients send no numbers that privacy does not account for, such as losses."""
+        return any(p.hides_client_numbers for p in self.parts)
+
+    @cached_property
+    def hides_participants(self) -> bool:
+        """Whether nobody may know who takes part in a round."""
+        return any(p.hides_participants for p in self.parts)
+
+    @cached_property
+    def acts_without_clients(self) -> bool:
+        """Whether the server half also acts in a round in which no client takes part."""
+        return any(p.acts_without_clients for p in self.parts)
+
+    @cached_property
+    def local_gradient(self) -> LocalGradient | None:
+        """The part with a rule of its own for the gradients of local steps; None: they are ordinary ones."""
+        return _first(self.role(LocalGradient))
 
     @cached_property
     def draws_poisson_batches(self) -> bool:
         """Whether each sample is drawn into a local batch by itself."""
-        return any(p.poisson for p in self.role(Privacy))
+        return self.local_gradient is not None and self.local_gradient.draws_poisson_batches
 
     @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:
@@ -176,19 +198,18 @@ class Method:
     @cached_property
     def parts_with_linked_states(self) -> tuple[Part, ...]:
         """The parts with a server state that belongs to their client states, as SCAFFOLD's c is the mean of the clients' c_k."""
-        server = (Part.server_init, Part.server_open)
-        at_clients = (p for p in self.parts if type(p).client_init is not Part.client_init)
-        return tuple(p for p in at_clients if (type(p).server_init, type(p).server_open) != server)
+        return tuple(p for p in self.parts if overrides(p, "client_init") and _has_server_state(p))
 
     @cached_property
     def personalizer(self) -> Personalizer | None:
         """The part that defines the model a client is evaluated with; None: the shared model."""
-        return next((p for p in self.role(Personalizer) if _has_own_model(p)), None)
+        return _first([p for p in self.role(Personalizer) if _has_own_model(p)])
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The phases of local training."""
-        return next((p.phases() for p in self.role(Personalizer) if _has_phases(p)), (Phase(),))
+        ordering = _first([p for p in self.role(Personalizer) if _has_phases(p)])
+        return (Phase(),) if ordering is None else ordering.phases()
 
     @cached_property
     def finetuning_phase(self) -> Phase | None:
@@ -198,19 +219,15 @@ class Method:
     @cached_property
     def evaluates_broadcast(self) -> bool:
         """Whether a client's model is made of what the server would send it now, not of its client state alone."""
-        return self.personalizer is not None and (
-            self.finetuning_phase is not None or self.personalizer.predicts_as_received
-        )
+        if self.personalizer is None:
+            return False
+        return self.finetuning_phase is not None or self.personalizer.predicts_as_received
 
     @cached_property
     def finetuning_method(self) -> Method:
         """The method of that fine-tuning: the task's loss alone, on what personalizers and conditioners make of a client."""
-        parts = (
-            p
-            for p in self.parts
-            if isinstance(p, Conditioner | Personalizer) and not isinstance(p, Objective)
-        )
-        return Method(*parts)
+        describing = [p for p in self.parts if isinstance(p, Conditioner | Personalizer)]
+        return Method(*(p for p in describing if not isinstance(p, Objective)))
 
     @cached_property
     def needs_sums_only(self) -> bool:
@@ -220,8 +237,9 @@ class Method:
     @cached_property
     def combines_by_weighted_sum(self) -> bool:
         """Whether its aggregator is a weighted sum of the updates and nothing else."""
-        rule, usual = type(self.aggregator), ("final_weights", "combine", "combine_buffers")
-        return all(getattr(rule, verb) is getattr(LinearAggregator, verb) for verb in usual)
+        rule = type(self.aggregator)
+        hooks = ("final_weights", "combine", "combine_buffers")
+        return all(getattr(rule, hook) is getattr(LinearAggregator, hook) for hook in hooks)
 
     def describe(self, data: Batch, outputs: int | None) -> Context:
         """The conditioners' facts of a client with these training samples."""
@@ -237,30 +255,27 @@ class Method:
 
     def has_shared_model(self, model: Model) -> bool:
         """Whether clients have a model in common: something is averaged, and all that they train is sent."""
-        apart = model.params.keys() - self.sent(model.params, model)
-        moved = any(
-            self.trains(name, model) and model.within(p.moves, name)
-            for name in apart
-            for p in self.phases
-        )
-        return len(apart) < len(model.params) and not moved
+        private = model.params.keys() - self.shared_names(model.params, model)
+        trained = [name for name in private if self.trains(name, model)]
+        moved = any(model.within(p.moves, name) for name in trained for p in self.phases)
+        return len(private) < len(model.params) and not moved
 
     def shares(self, name: str, model: Model) -> bool:
         """Whether a parameter or buffer is sent and averaged. Parameters that the module itself froze are not."""
-        return name in self.sent([name], model)
+        return name in self.shared_names([name], model)
 
-    def sent(self, names: Iterable[str], model: Model) -> list[str]:
-        """The names of parameters or buffers that are sent and averaged."""
-        sent = [n for n in names if model.trainable(n)]
+    def shared_names(self, names: Iterable[str], model: Model) -> list[str]:
+        """Those of these names of parameters or buffers that are sent and averaged."""
+        shared = [n for n in names if model.trainable(n)]
         for part in self.role(Personalizer):
-            sent = [n for n in sent if part.shared(n, model)]
-        return sent
+            shared = [n for n in shared if part.shared(n, model)]
+        return shared
 
     def trains(self, name: str, model: Model) -> bool:
         """Whether a parameter ever moves."""
-        return model.trainable(name) and all(
-            p.trainable(name, model) for p in self.role(Personalizer)
-        )
+        if not model.trainable(name):
+            return False
+        return all(p.trainable(name, model) for p in self.role(Personalizer))
 
     def trained_params(self, model: Model) -> Tree:
         """Initial values of the parameters that ever move: parts keep and send trees of these alone."""
@@ -279,41 +294,39 @@ class Method:
 
     def has_facts(self, work: Work) -> bool:
         """Whether a part or the loss looks for static facts of a client; else its data need not be gathered for them."""
-        counted = work.criterion is not None and work.criterion.needs_counts
-        return counted or any(type(p).facts is not Part.facts for p in self.parts)
+        if work.criterion is not None and work.criterion.needs_counts:
+            return True
+        return any(overrides(p, "facts") for p in self.parts)
 
     @cached_property
     def parts_after_training(self) -> tuple[Part, ...]:
         """The parts that act after local training: on the update, the client state or a message."""
-        own = {
-            p for p in self.parts_with_client_model if type(p).kept_buffers is not Part.kept_buffers
-        }
+        keeping = {p for p in self.parts_with_client_model if overrides(p, "kept_buffers")}
         return tuple(
-            p
-            for p in self.parts
-            if type(p).finish is not Part.finish or isinstance(p, Upload) or p in own
+            p for p in self.parts if overrides(p, "finish") or isinstance(p, Upload) or p in keeping
         )
 
     @cached_property
     def parts_after_upload(self) -> tuple[Part, ...]:
-        """The parts among `closing` that act after the uploads, since they count what is sent."""
+        """Those `parts_after_training` that are given the model that the server decodes from the upload (`sums_sent`)."""
         return tuple(p for p in self.parts if p.sums_sent and self.role(Upload))
 
     @cached_property
     def returns_update_only(self) -> bool:
         """Whether local training is one phase and its only result is the update."""
-        return (
-            len(self.phases) == 1 and not self.parts_after_training and not self.role(Personalizer)
-        )
+        if self.parts_after_training or self.role(Personalizer):
+            return False
+        return len(self.phases) == 1
 
-    def facts(self, data: Batch, settings: StageSettings) -> Context:
-        """The static facts of a client with these training samples, by name."""
-        found, loss = {}, settings.work.criterion
+    def client_facts(self, data: Batch, settings: StageSettings) -> Context:
+        """The static facts of a client with these training samples, by name: those of the loss and of all parts."""
+        facts: dict[str, Tree] = {}
+        loss = settings.work.criterion
         if loss is not None and loss.needs_counts:
-            found = {COUNTS: class_counts(data.y, settings.classes)}
-        return found | {
-            name: fact for p in self.parts for name, fact in p.facts(data, settings).items()
-        }
+            facts |= {COUNTS: class_counts(data.y, settings.classes)}
+        for p in self.parts:
+            facts |= p.facts(data, settings)
+        return facts
 
     def check_task(self, task: Task) -> None:
         """Raise `UnalikeError` for a task that a part is not defined for."""
@@ -354,6 +367,10 @@ class Method:
         return " + ".join(spec_text(p) for p in self.parts)
 
 
+def _first(parts: Sequence[PartType]) -> PartType | None:
+    return parts[0] if parts else None
+
+
 def alias(name: str, summary: str, **fixed: Any) -> Callable[[PartClass], PartClass]:
     """Class decorator: register the method that consists of one part, under the name of its paper.
 
@@ -375,31 +392,34 @@ def alias(name: str, summary: str, **fixed: Any) -> Callable[[PartClass], PartCl
         def build(**fields: Any) -> Method:
             return Method(cls(**fixed, **fields))
 
-        signature, types = inspect.signature(cls), get_type_hints(cls, include_extras=True)
-        written = [
-            p.replace(annotation=types[n])
-            for n, p in signature.parameters.items()
-            if n not in fixed
+        # the method shows the signature of the part, but for the fields that its name decides
+        types = get_type_hints(cls, include_extras=True)
+        parameters = [
+            p.replace(annotation=types[field])
+            for field, p in inspect.signature(cls).parameters.items()
+            if field not in fixed
         ]
-        build.__name__, build.__qualname__, build.__module__, build.__doc__ = (
-            name,
-            name,
-            cls.__module__,
-            summary,
-        )
-        build.__signature__ = inspect.Signature(written, return_annotation=Method)  # type: ignore[attr-defined]
+        signature = inspect.Signature(parameters, return_annotation=Method)
+        build.__name__ = name
+        build.__qualname__ = name
+        build.__module__ = cls.__module__
+        build.__doc__ = summary
+        build.__signature__ = signature  # type: ignore[attr-defined]
         registry.register(name)(build)
         return cls
 
     return register
 
 
-def _written(thing: Method | Part | str) -> list[Part]:
+def _named_parts(thing: Method | Part | str) -> list[Part]:
     """The parts that are named explicitly: all of a spec's own parts, and the parts of a method that are no defaults."""
     if isinstance(thing, Part):
         return [thing]
     if isinstance(thing, str):
-        return [p for call in spec.parse(thing) for p in _written(registry.build(call))]
+        parts: list[Part] = []
+        for call in spec.parse(thing):
+            parts += _named_parts(registry.build(call))
+        return parts
     return [p for p in as_method(thing).parts if p not in DEFAULTS.values()]
 
 
@@ -411,67 +431,78 @@ def as_method(thing: object) -> Method:
         return Method(thing)
     if isinstance(thing, str):
         return Method.parse(thing)
-    if hasattr(thing, "stages") and not isinstance(thing, type):
-        raise UnalikeError(
-            f"{thing!r} is a plan with stages of its own and cannot be added to a method; run it by itself"
-        )
+    if isinstance(thing, Plan):
+        raise cannot_be_added(thing)
     raise UnalikeError(
         f"{thing!r} cannot be part of a method; expected a part, a method or spec text"
     )
 
 
+def cannot_be_added(plan: Plan) -> UnalikeError:
+    """The error for a plan of several stages where a part or a method is expected."""
+    return UnalikeError(
+        f"{plan!r} is a plan with stages of its own and cannot be added to a method; run it by itself"
+    )
+
+
 def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts of a method in canonical order, each once, with the defaults. Raises `UnalikeError` where they do not combine."""
     for part in parts:
         if not isinstance(part, Part):
             raise UnalikeError(f"a method is made of parts; found {part!r}")
         _check_class(part)
     complete = list(dict.fromkeys(parts))
+
+    # equal parts count once, so parts of one name that are left have different settings
     for part in complete:
         for other in complete:
             if other != part and other.name == part.name:
                 raise _conflict(part, other, "the same part with different settings")
+
     for role in EXCLUSIVE:
-        rivals = [p for p in complete if isinstance(p, role)]
-        chosen = [p for p in rivals if p != DEFAULTS.get(role)]
-        if len(chosen) > 1:
-            why = f"two parts of the role {role.__name__}, which has room for one"
-            known = "; epsilon is known for a sum with equal, fixed weights alone" * any(
-                isinstance(p, Privacy) for p in chosen
-            )
-            raise _conflict(chosen[0], chosen[1], why + known)
-        if chosen:
-            complete = [p for p in complete if p not in rivals or p is chosen[0]]
-        elif role in DEFAULTS and not rivals:
-            complete.append(DEFAULTS[role])
-    for has, what in (
-        (_has_own_model, "defines what a client is evaluated with"),
-        (_has_phases, "orders the training"),
-    ):
-        rivals = [p for p in complete if has(p)]
-        if len(rivals) > 1:
-            raise _conflict(rivals[0], rivals[1], f"each {what}")
+        complete = _with_one_of(role, complete)
+
+    # these two are no roles: only some personalizers have a model of the client, or phases
+    owners = [p for p in complete if _has_own_model(p)]
+    if len(owners) > 1:
+        raise _conflict(owners[0], owners[1], "each defines what a client is evaluated with")
+    ordering = [p for p in complete if _has_phases(p)]
+    if len(ordering) > 1:
+        raise _conflict(ordering[0], ordering[1], "each orders the training")
     return tuple(sorted(complete, key=_place))
+
+
+def _with_one_of(role: type[Part], parts: list[Part]) -> list[Part]:
+    """The parts with at most one of an exclusive role: its default stands in for none, and yields to another one."""
+    default = DEFAULTS.get(role)
+    rivals = [p for p in parts if isinstance(p, role)]
+    chosen = [p for p in rivals if p != default]
+    if len(chosen) > 1:
+        why = f"two parts of the role {role.__name__}, which has room for one"
+        if any(isinstance(p, Privacy) for p in chosen):
+            why += "; epsilon is known for a sum with equal, fixed weights alone"
+        raise _conflict(chosen[0], chosen[1], why)
+    if chosen:
+        return [p for p in parts if p not in rivals or p is chosen[0]]
+    if default is not None and not rivals:
+        return [*parts, default]
+    return parts
 
 
 def _check_class(part: Part) -> None:
     """Raise `UnalikeError` for a class without `@part` or a hook of its role, and for a field that no record of a run can hold."""
-    if "name" not in vars(type(part)):
+    cls = type(part)
+    if "name" not in vars(cls):
         raise UnalikeError(
-            f"found {type(part).__name__}, a subclass of Part without a name of its own; write @ua.part above the class"
+            f"found {cls.__name__}, a subclass of Part without a name of its own; write @ua.part above the class"
         )
-    lacking = (
-        n for n in dir(type(part)) if getattr(getattr(type(part), n), "__isabstractmethod__", False)
-    )
-    if hook := next(lacking, ""):
-        near = meant(hook, vars(type(part)))
-        raise UnalikeError(
-            f"{part.name} has no `{hook}`, which its role asks for; "
-            + (
-                f"write `{hook}` instead of `{near}`"
-                if near
-                else f"write def {hook}(self, ...) in the class"
-            )
-        )
+    for hook in dir(cls):
+        if getattr(getattr(cls, hook), "__isabstractmethod__", False):
+            near = meant(hook, vars(cls))
+            advice = f"write def {hook}(self, ...) in the class"
+            if near:
+                advice = f"write `{hook}` instead of `{near}`"
+            raise UnalikeError(f"{part.name} has no `{hook}`, which its role asks for; {advice}")
     fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
     for name, value in fields.items():
         if not _is_literal(value):
@@ -483,34 +514,44 @@ def _check_class(part: Part) -> None:
 
 def _is_literal(value: object) -> bool:
     if isinstance(value, tuple):
-        return all(map(_is_literal, value))
+        return all(_is_literal(item) for item in value)
     return value is None or type(value) in (bool, int, float, str)
 
 
+def _has_server_state(part: Part) -> bool:
+    return overrides(part, "server_init") or overrides(part, "server_open")
+
+
 def _has_own_model(part: Part) -> bool:
-    hooks = Personalizer.personal, Personalizer.tune
-    return isinstance(part, Personalizer) and (
-        part.keeps_model or (type(part).personal, type(part).tune) != hooks
-    )
+    if not isinstance(part, Personalizer):
+        return False
+    return part.keeps_model or overrides(part, "personal") or overrides(part, "tune")
 
 
 def _has_phases(part: Part) -> bool:
-    return isinstance(part, Personalizer) and type(part).phases is not Personalizer.phases
+    return isinstance(part, Personalizer) and overrides(part, "phases")
 
 
 def _place(part: Part) -> tuple[int, int, str]:
-    role = next((i for i, role in enumerate(ORDER) if isinstance(part, role)), len(ORDER))
-    return role, part.rank, part.name
+    """The sort key of the canonical order: the first of its roles, its rank, its name."""
+    places = [place for place, role in enumerate(ORDER) if isinstance(part, role)]
+    first_role = places[0] if places else len(ORDER)
+    return first_role, part.rank, part.name
 
 
-def _rival(old: Part, new: Part) -> bool:
-    if old.name == new.name:
+def _has_rival(old: Part, new: Sequence[Part]) -> bool:
+    return any(_are_rivals(old, n) for n in new)
+
+
+def _are_rivals(a: Part, b: Part) -> bool:
+    """Whether a method has room for one of the two only."""
+    if a.name == b.name:
         return True
-    return any(isinstance(old, role) and isinstance(new, role) for role in EXCLUSIVE)
+    return any(isinstance(a, role) and isinstance(b, role) for role in EXCLUSIVE)
 
 
 def _conflict(a: Part, b: Part, why: str) -> UnalikeError:
-    texts = " and ".join(spec_text(p) for p in (a, b))
     return UnalikeError(
-        f"cannot combine {texts}: {why}. Keep one of them; in Python method.swap('{b.name}(...)') replaces it"
+        f"cannot combine {spec_text(a)} and {spec_text(b)}: {why}. Keep one of them; in Python "
+        f"method.swap('{b.name}(...)') replaces it"
     )

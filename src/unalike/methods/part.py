@@ -11,29 +11,23 @@ A round calls the hooks in this order:
 """
 
 import dataclasses
-import re
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 from torch import Tensor
 
 from unalike._utils import spec
 from unalike._utils.registry import Registry
-from unalike._utils.validated import validated
 from unalike.core.model import Group, Model
 from unalike.core.tasks import TASKS
 from unalike.core.types import Batch, PartTrees, Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
+from unalike.methods.declared import declared
 
 registry = Registry("method or part", home="unalike.methods.catalogue", group="unalike.parts")
 """All names that spec text may use: parts are named for what they do, methods for their paper."""
 
 P = TypeVar("P", bound=type)
-
-
-def snake(name: str) -> str:
-    """`ControlVariates` -> `control_variates`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 @dataclass_transform(frozen_default=True)
@@ -52,10 +46,7 @@ def part(cls: P) -> P:
     Raises:
         UnalikeError: Another class or function has the same name.
     """
-    if "name" not in vars(cls):
-        cls.name = snake(cls.__name__)  # type: ignore[attr-defined]
-    made = validated(cls)
-    return registry.register(made.name)(made)  # type: ignore[attr-defined]
+    return declared(registry)(cls)
 
 
 class Pull(NamedTuple):
@@ -120,14 +111,18 @@ class Setup(NamedTuple):
         return self.settings.model
 
     def lacks(self, group: Group) -> str:
-        """The fault of a group of parameters that a part treats apart: the model has none, or no others that train; else empty."""
-        model, what = self.model, GROUP_WORDS[group]
+        """The fault of a model in which a group cannot be treated differently from the rest; empty if it can.
+
+        Either the model has no such parameters, or no others that train.
+        """
+        model = self.model
+        what = GROUP_WORDS[group]
         if not any(model.within(group, n) for n in (*model.params, *model.buffers)):
             return f"the model has no {what}"
-        alone = group != "all" and all(
-            model.within(group, n) for n in model.params if model.trainable(n)
-        )
-        return f"no parameter trains beside the model's {what}" if alone else ""
+        trained = [n for n in model.params if model.trainable(n)]
+        if group != "all" and all(model.within(group, n) for n in trained):
+            return f"no parameter trains beside the model's {what}"
+        return ""
 
 
 GROUP_WORDS: dict[Group, str] = {
@@ -149,7 +144,7 @@ class Part:
     name: ClassVar[str]
     """Name in spec text; also the key of this part's state and messages."""
     has_own_name: ClassVar[bool] = False
-    """The literature knows it by its own name; the other parts are what methods are made of."""
+    """Papers know the part by its own name, and `unalike list methods` shows it."""
     rank: ClassVar[int] = 0
     """Place in a chained role: parts of lower rank act first, in whatever order the spec text names them."""
     trains: ClassVar[bool] = False
@@ -161,24 +156,32 @@ class Part:
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "sums"
     """The fields of the client updates that the server half reads.
 
-    "sums": sums over the clients only (`fold`). "spread": also the distance of each update from their mean
-    (`cohort.spread`), measured while the updates are combined. "updates": every single update (`cohort.update`).
+    "sums": sums over the clients only (`fold`). "spread": also the distance of each update from their mean (`cohort.spread`),
+    which is measured while the updates are combined. "updates": every single update (`cohort.update`).
     """
     needs_steps: ClassVar[bool] = False
     """The result depends on the number of local steps of each client."""
     needs_messages: ClassVar[bool] = False
     """The server half reads the messages of the client half."""
     sums_sent: ClassVar[bool] = False
-    """The client state sums updates, as the server's does: `finish` sees the model that the server makes of what is sent, now
-    and by error feedback later."""
+    """`finish` is given the model that the server decodes from the upload, not the client's own: both then sum the same updates."""
     tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
     """Names of the tasks for which the part is defined."""
     needs_proxy: ClassVar[bool] = False
     """The part learns on the server from `server.proxy`, samples that the user gives to the server."""
+    hides_client_numbers: ClassVar[bool] = False
+    """Clients send no number that the part does not account for, such as the training loss."""
+    acts_without_clients: ClassVar[bool] = False
+    """The server half also acts in a round in which no client takes part, on an update of zeros."""
+
+    @property
+    def hides_participants(self) -> bool:
+        """Whether nobody may know who takes part in a round: server steps with needs = "sums" then see no client's numbers."""
+        return False
 
     @property
     def special_group(self) -> Group | None:
-        """The group of parameters that it treats otherwise than the rest of the model, if it is one group."""
+        """The one group of parameters that the part treats differently from the rest of the model; None if there is none."""
         return None
 
     @property
@@ -285,9 +288,9 @@ class Part:
         return client.buffers
 
     def pull(self, client: ClientView) -> Pull:
-        """The gradient that `loss` or `correct` adds, where it is linear in v - w; lets compiled loops train the method.
+        """The gradient that `loss` or `correct` adds, where it is linear in v - w. With it compiled loops can train the method.
 
-        Of a part with `trains`: what `loss` adds to the gradient of the task's loss at its own model v.
+        For a part with `trains` it is what `loss` adds to the gradient of the task's loss at its own model v.
 
         Implement it only where it equals `loss` or `correct`; a contract test compares the two.
 
@@ -374,9 +377,11 @@ class Part:
             setup: Model, work and clients of the stage.
 
         Returns:
-            A clause such as "the model has no normalization layer", which is what the default finds of `special_group`.
+            A clause such as "the model has no normalization layer". The default looks for `special_group` in the model.
         """
-        return setup.lacks(self.special_group) if self.special_group else ""
+        if self.special_group is None:
+            return ""
+        return setup.lacks(self.special_group)
 
 
 def spec_text(named: Any) -> str:
@@ -386,4 +391,12 @@ def spec_text(named: Any) -> str:
 
 def parameters(part: Part) -> dict[str, Any]:
     """Field name -> value of a part, in the order of the class."""
-    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(part)]  # type: ignore[arg-type]
+    return {name: getattr(part, name) for name in names}
+
+
+def overrides(part: Part, hook: str) -> bool:
+    """Whether a part does something in a hook: its class, or a base of it, replaces the default of the role that has the hook."""
+    definitions = [vars(cls)[hook] for cls in type(part).__mro__ if hook in vars(cls)]
+    in_effect, default = definitions[0], definitions[-1]
+    return in_effect is not default

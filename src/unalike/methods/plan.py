@@ -1,8 +1,10 @@
 """A plan is a method or several stages: a generator of stages, which train, and of client queries."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
@@ -10,9 +12,10 @@ from unalike.core.model import Model
 from unalike.core.tasks import TASKS, Task
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ServerState
+from unalike.methods.base_plan import Plan
 from unalike.methods.client_query import ClientQuery
-from unalike.methods.method import Method, as_method
-from unalike.methods.part import registry
+from unalike.methods.method import Method, as_method, cannot_be_added
+from unalike.methods.part import registry, spec_text
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ class Stage:
 
     def members(self, clients: int) -> Mapping[str, Sequence[int]]:
         """Group -> numbers of its clients; with `chooses`, of the clients that may choose the group."""
-        return self.groups if self.groups is not None else {"all": range(clients)}
+        if self.groups is None:
+            return {"all": range(clients)}
+        return self.groups
 
     def why_no_single_model(self, model: Model, buffers: str, groups: int) -> str:
         """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
@@ -92,8 +97,9 @@ class Stage:
             return "has no shared model: its clients keep parameters that they train and never send"
         if self.method.is_conditioned(model):
             return "feeds its model facts of each client's own samples"
-        own = buffers == "local" and model.buffers and not self.pooled
-        return "leaves each client its own batch-norm statistics (buffers='local')" if own else ""
+        if buffers == "local" and model.buffers and not self.pooled:
+            return "leaves each client its own batch-norm statistics (buffers='local')"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -146,11 +152,13 @@ def next_step(steps: PlanSteps, outcome: Any) -> Step | None:
         return None
 
 
-class StagePlan(Protocol):
-    """A plan of several stages. Its repr is its spec text."""
+class StagedPlan(Plan):
+    """A plan of several stages, with fields. Its repr is its spec text; equal fields are equal plans."""
+
+    name: ClassVar[str]
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        """Yield stages and client queries one by one.
+        """Yield stages and client queries one by one. No default.
 
         A resumed run calls it again from the start and sends the results of the finished steps; it must then yield the same
         steps. So it may depend on its fields, `plan_inputs` and results only.
@@ -161,17 +169,21 @@ class StagePlan(Protocol):
         Yields:
             `Stage` or `QueryStep`; the result is sent back.
         """
+        raise NotImplementedError
+
+    def with_parts(self, parts: Sequence[object]) -> StagedPlan:
+        """The plan with the parts that spec text adds to it, `centralised + conditional`. Default: refused."""
+        raise cannot_be_added(self)
+
+    def __repr__(self) -> str:
+        return spec_text(self)
 
 
-Plan = Method | StagePlan
-"""Everything that `ua.run` can run."""
-
-
-def plan(given: object) -> Plan:
+def plan(thing: object) -> Plan:
     """Build a plan.
 
     Args:
-        given: Spec text such as `"fedprox(mu=0.1) + lws"`, a part, a method or a plan.
+        thing: Spec text such as `"fedprox(mu=0.1) + lws"`, a part, a method or a plan.
 
     Returns:
         A method, or a plan of several stages.
@@ -179,12 +191,18 @@ def plan(given: object) -> Plan:
     Raises:
         UnalikeError: Anything else, an unknown name, or parts that do not combine.
     """
-    if isinstance(given, str):
-        built = [registry.build(call) for call in spec.parse(given)]
-        if hasattr(built[0], "stages") and (len(built) == 1 or hasattr(built[0], "with_parts")):
-            return built[0] if len(built) == 1 else built[0].with_parts(built[1:])
-        return sum((as_method(thing) for thing in built), start=Method())
-    return given if hasattr(given, "stages") and not isinstance(given, type) else as_method(given)
+    if isinstance(thing, str):
+        return _parse(thing)
+    if isinstance(thing, StagedPlan):
+        return thing
+    return as_method(thing)
+
+
+def _parse(text: str) -> Plan:
+    first, *others = [registry.build(call) for call in spec.parse(text)]
+    if isinstance(first, StagedPlan):
+        return first.with_parts(others) if others else first
+    return sum((as_method(other) for other in others), start=as_method(first))
 
 
 def complete_spec(plan: Plan) -> str:
@@ -207,12 +225,14 @@ def is_same_spec(stored: object, complete: object) -> bool:
 
 def steps_of(plan: Plan, plan_inputs: PlanInputs) -> PlanSteps:
     """The steps of a plan, one by one. A method is one stage with one group of all clients."""
-    if isinstance(plan, Method):
-        yield Stage("train", plan, plan_inputs.rounds)
-    else:
+    if isinstance(plan, StagedPlan):
         yield from plan.stages(plan_inputs)
+    else:
+        yield Stage("train", as_method(plan), plan_inputs.rounds)
 
 
 def method_of(plan: Plan) -> Method:
     """The method that a plan runs in its stages: the plan itself, its field `method`, or FedAvg."""
-    return plan if isinstance(plan, Method) else Method.parse(getattr(plan, "method", "fedavg"))
+    if isinstance(plan, Method):
+        return plan
+    return Method.parse(getattr(plan, "method", "fedavg"))

@@ -13,7 +13,7 @@ from unalike._utils.validated import validated
 from unalike.core.model import Model
 from unalike.core.privacy import Accountant, ReleaseSampling, epsilon_of, noise_multiplier_of
 from unalike.core.types import Tree
-from unalike.core.views import ClientView, PartLookup, StageSettings
+from unalike.core.views import PartLookup, StageSettings
 from unalike.core.work import Work
 from unalike.methods.part import Part
 
@@ -28,6 +28,9 @@ class Privacy(Part):
     clip: largest L2 norm C of a contribution.
     accountant: "rdp", or "pld", which is tighter and slow, for Poisson samples.
     """
+
+    hides_client_numbers: ClassVar[bool] = True
+    acts_without_clients: ClassVar[bool] = True
 
     unit: ClassVar[str]
     """One of those who are protected: a client, or a sample."""
@@ -47,12 +50,12 @@ class Privacy(Part):
         return f"at delta {self.delta:g} for each {self.unit}"
 
     @property
-    def poisson(self) -> bool:
-        """Whether each sample is drawn into a local batch by itself. Default: no."""
-        return False
+    def hides_participants(self) -> bool:
+        """Where it protects clients, the draw of the cohort amplifies epsilon only while nobody knows it."""
+        return not self.per_sample
 
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
-        """The part that contributions take in the releases of a run. No default.
+        """How contributions are sampled for each release. No default.
 
         Args:
             settings: Settings of the stage; `settings.sampling` is how clients take part in its rounds.
@@ -96,24 +99,18 @@ class Privacy(Part):
         """
         return math.inf
 
-    def noise_multiplier_at(self, client: ClientView, batches: Tensor) -> Tensor | float:
-        """The noise multiplier of a client's local steps, for a part that is `per_sample`. No default.
-
-        Args:
-            client: View of the client in a step.
-            batches: Number of batches in a pass of the client, [].
-        """
-        raise NotImplementedError
-
     def multipliers(self, settings: StageSettings) -> Tensor:
         """The noise multiplier, or of a budget that of each kind; NaN where no rounds share the budget, as in `ua.wire`."""
-        found = [1.0 if self.noise_multiplier is None else self.noise_multiplier]
-        if (budget := self.epsilon) is not None:
-            kinds = [] if settings.sampling is None else self.samplings(settings)
-            found = [
-                noise_multiplier_of(budget, s, self.delta, self.accountant) for s in kinds
-            ] or [float("nan")]
-        return torch.tensor(found, dtype=torch.float64)
+        if self.epsilon is None:
+            multipliers = [1.0 if self.noise_multiplier is None else self.noise_multiplier]
+        elif settings.sampling is None:
+            multipliers = [math.nan]
+        else:
+            multipliers = [
+                noise_multiplier_of(self.epsilon, kind, self.delta, self.accountant)
+                for kind in self.samplings(settings)
+            ]
+        return torch.tensor(multipliers, dtype=torch.float64)
 
     def server_open(self, settings: StageSettings) -> Tree:
         """The noise multipliers, which a run that is resumed or extended keeps."""
@@ -128,12 +125,13 @@ class Privacy(Part):
             rounds: Number of rounds.
         """
         assert settings.sampling is not None
-        share, kinds = rounds / max(1, settings.sampling.releases), self.samplings(settings)
-        each = zip(multipliers.expand(len(kinds)).tolist(), kinds, strict=True)
-        return max(
-            epsilon_of(z, s, round(s.releases * share), self.delta, self.accountant)
-            for z, s in each
-        )
+        share = rounds / max(1, settings.sampling.releases)
+        kinds = self.samplings(settings)
+        epsilons = []
+        for z, kind in zip(multipliers.expand(len(kinds)).tolist(), kinds, strict=True):
+            releases = round(kind.releases * share)
+            epsilons.append(epsilon_of(z, kind, releases, self.delta, self.accountant))
+        return max(epsilons)
 
     def check(self, method: PartLookup, work: Work) -> None:
         """Raise `UnalikeError` for a budget beside a noise multiplier."""

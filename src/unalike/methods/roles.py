@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,8 @@ from unalike.core import tree
 from unalike.core.model import Group, Model
 from unalike.core.types import Batch, Context, Output, PartTrees, Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
-from unalike.core.work import Work
+from unalike.core.work import Batches, Work
+from unalike.methods.gradient_rule import GradientRule
 from unalike.methods.part import Part, Setup
 
 
@@ -63,6 +65,44 @@ class Correction(Part):
         Returns:
             A tree of the same names, shapes and types.
         """
+
+
+class LocalGradient(Part):
+    """The gradient of local steps, found by a rule of the part's own (DP-SGD); a method has at most one."""
+
+    @property
+    def draws_poisson_batches(self) -> bool:
+        """Whether each sample is drawn into a batch by itself (`draw_batches`), so that batches may be empty. Default: no."""
+        return False
+
+    @abstractmethod
+    def gradient_rule(self, client: ClientView, work: Work, samples: Tensor) -> GradientRule:
+        """The rule of a client's steps. Called at the start of a phase. No default.
+
+        Args:
+            client: View of the client at the start of the phase.
+            work: Work of the phase.
+            samples: Number of training samples of the client, [].
+
+        Returns:
+            The rule, which may hold what stays the same in all steps of the phase.
+        """
+
+    def draw_batches(
+        self, work: Work, rows: np.ndarray, rng: np.random.Generator, settings: StageSettings
+    ) -> Batches:
+        """The batches of a client in a phase, for a part with `draws_poisson_batches`. Default: each sample by itself.
+
+        Args:
+            work: Work of the phase.
+            rows: Indices of the client's training samples [n].
+            rng: Generator of this client and phase, which follows from the seed.
+            settings: Settings of the stage.
+
+        Returns:
+            The sample indices of each batch.
+        """
+        return work.poisson_batches(rows, rng)
 
 
 class LocalWork(Part):
@@ -179,12 +219,8 @@ class Personalizer(Part):
         Shapes:
             x [B, ...], output.logits [B, C].
         """
-        return model(
-            self.personal(model, tree.only(shared, model.params), state),
-            x,
-            buffers=own,
-            context=context,
-        )
+        params = self.personal(model, tree.only(shared, model.params), state)
+        return model(params, x, buffers=own, context=context)
 
 
 class PersonalModel(Personalizer):
@@ -215,11 +251,8 @@ class Conditioner(Part):
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         """The facts of `describe`, under the part's name."""
-        return {
-            self.name: self.describe(
-                data, settings.classes if settings.task.name == "classification" else None
-            )
-        }
+        outputs = settings.classes if settings.task.name == "classification" else None
+        return {self.name: self.describe(data, outputs)}
 
     @abstractmethod
     def describe(self, data: Batch, outputs: int | None) -> Tree:
@@ -235,11 +268,9 @@ class Conditioner(Part):
 
     def shortfall(self, setup: Setup) -> str:
         """The reason: a model that is not fed facts."""
-        return (
-            ""
-            if setup.model.takes_context
-            else "the model takes no facts of its client; the models conditional_* do"
-        )
+        if setup.model.takes_context:
+            return ""
+        return "the model takes no facts of its client; the models conditional_* do"
 
 
 class Upload(Part):
@@ -291,6 +322,19 @@ class Upload(Part):
             Every tensor of `update` and of the result is [K, ...].
         """
         return update
+
+
+class CohortStep(Part):
+    """A change of the client updates as they arrive, chained by rank: every other part of the server sees its result."""
+
+    @abstractmethod
+    def receive(self, server: ServerView, cohort: Cohort) -> Cohort:
+        """The cohort that the server goes on with. Called once a round, before the updates are weighed. No default.
+
+        Args:
+            server: View of the server before the round's update.
+            cohort: The client updates, decoded; with needs = "sums" in all parts of the method their numbers alone.
+        """
 
 
 class BaseWeights(Part):

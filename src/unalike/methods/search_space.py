@@ -44,9 +44,9 @@ SearchSpace = LinearRange | OneOf
 
 def search_spaces(owner: object) -> dict[str, SearchSpace]:
     """Field -> search space, for the fields of a part, a plan or a class of these that declare one."""
-    fields = getattr(owner, "__pydantic_fields__", {})
-    declared = {
-        name: [m for m in field.metadata if isinstance(m, SearchSpace)]
-        for name, field in fields.items()
-    }
-    return {name: found[-1] for name, found in declared.items() if found}
+    spaces: dict[str, SearchSpace] = {}
+    for name, field in getattr(owner, "__pydantic_fields__", {}).items():
+        for annotation in field.metadata:
+            if isinstance(annotation, SearchSpace):
+                spaces[name] = annotation
+    return spaces

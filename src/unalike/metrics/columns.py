@@ -1,14 +1,13 @@
 """The columns of a history that hold scores. Each knows what it measures: models, samples, metric, and by it direction and unit.
 
 They are made where scores are computed, and stored beside the tables as `columns.json`. Nobody reads the meaning of a column off
-its name or its place; `derived` does so once, for folders that older versions wrote.
+its name or its place.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, registry, sensitivity_at
+from unalike.metrics.named_metrics import Metric
 
 PROTOCOLS = ("server", "clients", "personal", "local")
 """Evaluation protocols: the shared model on the server's test set or on the clients' test data, each client's personal model, each
@@ -30,7 +29,7 @@ TRIGGERED = "triggered"
 """Test samples with the trigger of a backdoor, which count for its success alone."""
 FILE = "columns.json"
 TIMES = ("seconds", "evaluation_seconds")
-"""Columns of a history that a clock fills: they differ between repetitions of a run, and old folders lack the second."""
+"""Columns of a history that a clock fills: they differ between repetitions of a run."""
 
 _HISTORY = (
     "round stage seconds evaluation_seconds participants epsilon train_loss bytes bytes_down bytes_up client n_train n_test "
@@ -43,7 +42,6 @@ _SUMMARY = (
 OTHERS = frozenset(f"{_HISTORY} {_SUMMARY}".split())
 """Columns of a history and of a comparison's summary that hold no score."""
 _RESERVED = ("val", *PROTOCOLS, USED, "min", "max", "mean", "std")
-_NAME = re.compile(rf"(?:({'|'.join((*PROTOCOLS, USED))})_)?(val_)?(.+)")
 
 
 @dataclass(frozen=True)
@@ -224,14 +222,9 @@ class Columns:
         write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
 
     @classmethod
-    def load(cls, folder: Path, names: Iterable[object], plain: str) -> Columns:
-        """The columns that a folder stores; for a folder of an older version, those that the names in its tables tell.
-
-        Raises `UnalikeError` if `columns.json` is damaged.
-        """
+    def load(cls, folder: Path) -> Columns:
+        """The columns that a folder stores. Raises `UnalikeError` if `columns.json` is missing or damaged."""
         file = folder / FILE
-        if not file.exists():
-            return derived(names, plain)
         try:
             content = json.loads(file.read_text("utf-8"))
             metrics = {entry["column"]: Metric.restored(entry) for entry in content["metrics"]}
@@ -243,30 +236,11 @@ class Columns:
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UnalikeError(
-                f"cannot read {file}: {error!r}; restore it, or remove it to read the names instead"
+                f"cannot read {file}: {error!r}; restore it, or start in another folder"
             ) from None
 
 
 NO_COLUMNS = Columns()
-
-
-def derived(names: Iterable[object], plain: str = "clients") -> Columns:
-    """The columns of tables that an older version wrote, or a program made, from their names alone.
-
-    Columns that hold no score are left out, and the `personal_accuracy` that tables of clients have beside `accuracy` where the
-    plain columns are those of the personal models. `plain` is the protocol of the columns without a protocol in their names.
-    """
-    scores = (
-        name for name in map(str, names) if name not in OTHERS and not name.endswith("selected")
-    )
-    matched = [match for name in scores if (match := _NAME.fullmatch(name)) and match[1] != plain]
-    columns = (
-        Column(
-            match[1] or plain, VALIDATION if match[2] else TEST, _metric_of(match[3]), not match[1]
-        )
-        for match in matched
-    )
-    return Columns(tuple({column.name: column for column in columns}.values()))
 
 
 def check_name(name: str, taken: frozenset[str] = frozenset()) -> None:
@@ -281,13 +255,3 @@ def check_name(name: str, taken: frozenset[str] = frozenset()) -> None:
             f"metrics: found the name {name!r}; expected a name of letters, digits and underscores that does not begin with "
             f"{', '.join(_RESERVED)}, does not end in selected and is none of {', '.join(sorted(taken | OTHERS))}"
         )
-
-
-def _metric_of(column: str) -> Metric:
-    """The metric of a column without protocol and split: a known or registered one, or one of the user's own."""
-    at = re.fullmatch(r"sensitivity_at_(\d+)(?:_(\d+))?", column)
-    if at:
-        return sensitivity_at(specificity=float(f"{at[1]}.{at[2] or 0}") / 100)
-    if column in KNOWN:
-        return KNOWN[column]
-    return registry[column]() if column in registry else own_metric(column)

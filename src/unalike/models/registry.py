@@ -10,8 +10,8 @@ from unalike._utils.registry import Registry
 from unalike._utils.seeds import isolated
 from unalike._utils.spec import Call, parse_one
 
-FAMILIES = ("cnn", "conditional", "dense", "densenet", "mobilenet", "resnet", "text", "vgg", "vit")
-registry = Registry("model", home=[f"unalike.models.{family}" for family in FAMILIES])
+registry = Registry("model", home="unalike.models")
+"""Name -> the class or function that builds the model; every file of the folder is read at the first look-up."""
 
 ALIASES = {"2nn": "two_nn"}
 """Published names that are not Python identifiers, and their registered names."""

@@ -1,10 +1,9 @@
 """The round loop: `run` checks what was asked for, `execute` carries out a plan, `run_round` is one round of training."""
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,32 +16,42 @@ from unalike.core.options import SimulationOptions, options_of
 from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.methods.notes import notes_about
-from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, next_step, steps_of
+from unalike.methods.plan import (
+    Answers,
+    PlanSteps,
+    QueryStep,
+    Stage,
+    StageResults,
+    next_step,
+    steps_of,
+)
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TIMES
 from unalike.metrics.metrics import Custom, in_front
 from unalike.runtime.processes.launch import backend_here, follow_leader, require_folder
-from unalike.runtime.records.history import DIVERGED, History, Row
+from unalike.runtime.records.history import History, Row
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run, RunRecorder
 from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
-from unalike.runtime.setup.run_options import check_inputs, with_loss
-from unalike.runtime.shortfalls import shortfalls
-from unalike.runtime.stages.backend import Backend, Replies, RoundUpdates, StageBackend
-from unalike.runtime.stages.model_group import Diverged
+from unalike.runtime.setup.run_options import check_inputs, named_plan, with_loss
+from unalike.runtime.shortfalls import lost_buffers, shortfalls
+from unalike.runtime.stages.backend import (
+    NO_UPDATES,
+    Backend,
+    Replies,
+    RoundUpdates,
+    StageBackend,
+)
 from unalike.runtime.stages.stage_state import RoundResult, StageState
 from unalike.tracking.tracker import Track
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
-from unalike.training.wire import query_wire, stage_wire
 
 Stop = Callable[[dict[str, Any]], bool]
 """Called with each row of the history; True ends the run."""
 Ending = Callable[[History], bool]
 """Called with the history after each round; True ends the run."""
-NOTABLE = 20.0
-"""Seconds of evaluation in a run from which on they are compared with those of training."""
 
 
 def run(
@@ -155,45 +164,70 @@ def run(
         >>> run = ua.run("fedprox(mu=0.1)", data="digits")  # doctest: +SKIP
         >>> run.history.rounds  # doctest: +SKIP
     """
-    options = {
-        name: value for name, value in locals().items() if name in options_of(SimulationOptions)
-    }
+    arguments = locals()
+    options = {name: arguments[name] for name in options_of(SimulationOptions)}
     options["stop"] = stop if isinstance(stop, str) else None
     if not (stop is None or isinstance(stop, str) or callable(stop)):
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
-    trackers, work = Trackers.of(track), with_loss(work, loss)
+    trackers = Trackers.of(track)
+    work = with_loss(work, loss)
     check_keywords(
         "ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work)
     )
-    network: dict[str, Any] = {"model": model, "start": start, "start_partial": start_partial}
+    # Everything that can be checked without data is checked first: reading data may take minutes.
     request = ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds)
-    asked = check_inputs(
-        [spec], work=work, has_test=request.has_test, record=record, **network, **options
+    method = named_plan(spec)
+    checked = check_inputs(
+        [method],
+        model=model,
+        start=start,
+        start_partial=start_partial,
+        work=work,
+        has_test=request.has_test,
+        record=record,
+        **options,
     )
-    given = request.read(needs_test="server" in asked.protocols)
+    given = request.read(needs_test="server" in checked.protocols)
     run_config = prepare_run(
-        spec,
+        method,
         given.of(seed),
+        checked,
+        model=model,
+        start=start,
+        start_partial=start_partial,
         work=work,
         test=given.test,
         proxy=proxy,
         metrics=metrics,
         record=record,
-        **network,
-        **options,
     )
     for note in run_config.warnings:
         warn(note)
     note_drawn_weights(model, start, out)
     require_folder(run_config, out)
+
+    # Under torchrun every process gets here. Only the leader goes on; the others train clients for it until it ends.
     follow_leader([run_config])
-    called = (lambda history: stop(dict(history.last))) if callable(stop) else None
     with progress_reporting(progress, rounds, "training") as report:
         return execute(
-            run_config, out=out, resume=resume, stop=called, progress=report, trackers=trackers
+            run_config,
+            out=out,
+            resume=resume,
+            stop=_asked_about_newest_row(stop) if callable(stop) else None,
+            progress=report,
+            trackers=trackers,
         )
+
+
+def _asked_about_newest_row(stop: Stop) -> Ending:
+    """The rule of a user, who is shown the newest row alone, as a rule on the history."""
+
+    def ends(history: History) -> bool:
+        return stop(dict(history.last))
+
+    return ends
 
 
 def execute(
@@ -208,31 +242,33 @@ def execute(
 ) -> Run:
     """Carry out a run: each stage of its plan, round after round. If `out` holds the beginning of the run, it is resumed.
 
-    A round is trained (`run_round`), evaluated and recorded (`_close_round`); then the stop rules are asked. Under `torchrun` only
-    the leading process gets here (`follow_leader`).
+    Under `torchrun` only the leading process gets here (`follow_leader`).
     """
     with _opened(run_config, backend, out, resume, trackers) as (backend, recorder):
-        run_config = backend.run_config
-        for index, clients in _stages(run_config, backend, recorder):
+        for index, clients in _stages(backend, recorder):
             stage = clients.state
-            _resume_history(run_config, clients, index, recorder, stop)
-            updates = (
-                None
-                if len(recorder.history)
-                else _close_round(run_config, clients, index, recorder)
-            )
+            # A folder may hold a run that a stop rule ended. It is only read: another round would make another run of it.
+            if recorder.resumed_in(index):
+                recorder.ended = _why_ended(recorder, stage, stop)
+
+            # Row 0 of the history is the model before any training, with which every round is compared.
+            updates = None
+            if not len(recorder.history):
+                updates = _close_round(clients, index, recorder)
+
             while not recorder.ended and not stage.over:
+                # Step 1: Train. A round that a checkpoint holds without its row has been trained, and is not trained again.
                 if stage.pending is None:
-                    with recorder.listening():
+                    with recorder.round_begins():
                         stage.pending = run_round(clients, updates)
-                    recorder.record(stage.method, stage.pending, stage.states)
-                    if clients.trains_ahead and stage.stage.trained:
-                        recorder.hold(index, clients)
-                updates = _close_round(run_config, clients, index, recorder)
+                    recorder.round_trained(index, clients)
+
+                # Step 2: Evaluate what the round made of the models, and write its row.
+                updates = _close_round(clients, index, recorder)
                 progress(recorder.history.progress_row)
-                if why := _why_ended(run_config, stage, recorder.history, stop):
-                    recorder.log.event("stopped", round=recorder.history.last["round"], why=why)
-                    recorder.ended = why
+
+                # Step 3: Ask the stop rules last, since they read the row that is complete now.
+                recorder.end(_why_ended(recorder, stage, stop))
         return recorder.finish(clients)
 
 
@@ -246,12 +282,12 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
     result = RoundResult(before=stage.states)
     if stage.stage.trained:
         if updates is None:
-            cohort = stage.draw(stage.done)  # empty perhaps, where each client is drawn by itself
-            updates = (
-                clients.exchange(train=cohort).updates if cohort else RoundUpdates({}, 0.0, 0, 0)
-            )
+            # Where each client is drawn by itself, a cohort may be empty; the round counts all the same.
+            cohort = stage.draw(stage.done)
+            updates = clients.exchange(train=cohort).updates if cohort else NO_UPDATES
         assert updates is not None
         _aggregate(stage, updates, result)
+    # Counted last: broadcast and server step see the number of rounds before this one.
     stage.count_round()
     return result
 
@@ -259,50 +295,88 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
 def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) -> None:
     """Aggregate the updates of each group and make its server step."""
     started = time.perf_counter()
-    result.bytes_down, result.bytes_up = updates.bytes_down, updates.bytes_up
-    result.faults, result.local = dict(updates.faults), dict(updates.local)
+    result.bytes_down = updates.bytes_down
+    result.bytes_up = updates.bytes_up
+    result.faults = dict(updates.faults)
+    result.local = dict(updates.local)
     for name, group in stage.groups.items():
-        with notes_about(name), untouched(stage.method, group.state.params | group.state.buffers):
-            if name in updates.groups:
-                cohort, refused = group.advance(updates.groups[name])
-                result.faults |= updates.groups[name].oversized
-                result.add(name, cohort, refused)
-            else:
-                group.wait()
+        values = group.state.params | group.state.buffers
+        with notes_about(name), untouched(stage.method, values):
+            # a group of which no client takes part counts the round, too, and may act in it
+            group_round = group.advance(updates.groups.get(name))
+            if group_round is not None:
+                result.add(name, group_round)
+    # only now is the round sure to count: what held the updates may go
     updates.complete()
-    if stage.method.privacy is not None:
-        result.train_loss = float("nan")  # clients of a private method send none
+    if stage.method.hides_client_numbers:
+        result.train_loss = float("nan")
     result.seconds = updates.seconds + time.perf_counter() - started
 
 
-def _close_round(
-    run_config: RunConfig, clients: StageBackend, index: int, recorder: RunRecorder
-) -> RoundUpdates | None:
-    """Evaluate the models that a round ended with (or the run begins with), if that is due, and record the row of the round.
+def _close_round(clients: StageBackend, index: int, recorder: RunRecorder) -> RoundUpdates | None:
+    """Evaluate the models that a round ended with (or the run begins with), if that is due, and write the row of the round.
 
     Clients that train ahead train the next round in the same exchange; returns their updates.
     """
-    stage, result = clients.state, clients.state.pending
-    number, epsilon = recorder.next_round, stage.epsilon_after(stage.done)
-    for client, why in result.refused.items() if result else ():
-        recorder.log.event(
-            "refused", round=number, client=run_config.population.names[client], why=why
-        )
-    recorder.log.note_clients(number, run_config.population.names, result.faults if result else {})
+    stage = clients.state
+    result = stage.pending
+    recorder.round_ends(result)
     replies = Replies(evaluation_seconds=0.0)
-    if result is None or _is_evaluated(run_config, stage, result, number, recorder):
-        # updates of a round that a stop rule forbids would cost privacy that no row accounts for
-        may_follow = stage.stage.trained and not stage.last_done and epsilon is None
-        ahead = clients.trains_ahead and may_follow
-        replies = clients.exchange(train=stage.draw(stage.done) if ahead else (), evaluate=True)
+    if result is None or _is_evaluated(stage, result, recorder):
+        replies = clients.exchange(train=_cohort_ahead(clients), evaluate=True)
     stage.pending = None
-    row, rows = replies.metrics or ({}, [])
-    if epsilon is not None:
-        row = {"epsilon": epsilon} | row
-    complete = _row(number, result, row, replies.evaluation_seconds)
-    recorder.add(index, clients, complete, [{"round": number} | r for r in rows])
-    _note_evaluation(run_config, recorder)
+    metrics, client_rows = replies.metrics or ({}, [])
+    scores = stage.budget_columns | metrics
+    row = _row(recorder.next_round, result, scores, replies.evaluation_seconds)
+    recorder.add(index, clients, row, client_rows)
     return replies.updates
+
+
+def _cohort_ahead(clients: StageBackend) -> Sequence[int]:
+    """The clients that train the next round in the exchange that evaluates this one; none where each is asked by itself.
+
+    A stop rule may forbid the next round, whose updates are then thrown away.
+    """
+    stage = clients.state
+    has_next = stage.stage.trained and not stage.last_done
+    if clients.trains_ahead and has_next and stage.budget.allows_training_ahead:
+        return stage.draw(stage.done)
+    return ()
+
+
+def _is_evaluated(stage: StageState, result: RoundResult, recorder: RunRecorder) -> bool:
+    """Whether a round is evaluated: every few rounds, and always at the end of a stage or run, as by its budget."""
+    number = recorder.next_round
+    if number % recorder.run_config.options.evaluate_every == 0 or stage.last_done:
+        return True
+    rows = [*recorder.history.rows, _row(number, result, {})]
+    with_this = History(rows, columns=recorder.run_config.columns)
+    return bool(recorder.run_config.ending.why(with_this) or stage.why_no_next_round)
+
+
+def _why_ended(recorder: RunRecorder, stage: StageState, stop: Ending | None) -> str:
+    """The reason why the run ends with the newest row; empty if it goes on."""
+    history = recorder.history
+    over = recorder.run_config.ending.why(history) or stage.why_no_next_round
+    if over:
+        return over
+    return "stopped by the caller" if stop is not None and stop(history) else ""
+
+
+def _row(
+    number: int, result: RoundResult | None, scores: Row, evaluation_seconds: float = 0.0
+) -> Row:
+    """A row of the history: the chosen metrics and the usual columns, then the others."""
+    if result is None:
+        result = RoundResult()
+    seconds = dict(zip(TIMES, (result.seconds, evaluation_seconds), strict=True))
+    effort = {"round": number, **seconds, "participants": len(result.trained)}
+    cost = {
+        "train_loss": result.train_loss,
+        "bytes_down": result.bytes_down,
+        "bytes_up": result.bytes_up,
+    }
+    return effort | in_front(scores) | cost | scores
 
 
 @contextmanager
@@ -327,157 +401,76 @@ def _opened(
         try:
             yield chosen, recorder
         except BaseException as error:
-            if isinstance(error, Diverged):
-                recorder.log.event(DIVERGED, round=recorder.next_round, why=str(error))
-            with suppress(UnalikeError):
-                recorder.checkpoint()
-            recorder.tracking.fail()
+            recorder.fail(error)
             raise
 
 
-def _stages(
-    run_config: RunConfig, backend: Backend, recorder: RunRecorder
-) -> Iterator[tuple[int, StageBackend]]:
+def _stages(backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
+    run_config = backend.run_config
     steps = steps_of(run_config.plan, run_config.plan_inputs)
-    step, index, earlier, groups = next(steps, None), 0, 0, 0
-    for note in (*run_config.warnings, *run_config.data_notes, *backend.notes, run_config.sanity):
-        recorder.log.note(note)
+    step = next(steps, None)
+    index = 0
+    earlier_rounds = 0
+    recorder.begin(backend.notes)
     while step is not None:
         outcome: Answers | StageResults
         if isinstance(step, QueryStep):
-            outcome = _answers(run_config, step, index, recorder, backend)
+            outcome = _answers(step, index, recorder, backend)
         else:
-            clients = _begin_stage(run_config, step, index, recorder, backend)
-            clients.state.earlier = earlier
+            clients = _begin_stage(step, index, recorder, backend)
+            clients.state.earlier = earlier_rounds
             yield index, clients
-            earlier += clients.state.done
-            groups = max(groups, sum(len(ids) > 0 for ids in clients.state.members.values()))
+            earlier_rounds += clients.state.done
             outcome = StageResults(clients.state.states, clients.state.done)
-            if recorder.ended:  # perhaps before a step such as the calibration of CCVR
-                why = run_config.ending.why(recorder.history)
-                if why and (ahead := next_step(steps, outcome)) is not None:
-                    recorder.log.note(
-                        f"{why}: it ended in stage {step.name!r}, and what the plan does from {ahead.name!r} on was not done"
-                    )
+            recorder.end_stage(clients)
+            if recorder.ended:
+                _note_undone_steps(step, steps, outcome, recorder)
                 break
         backend.end_step(outcome)
-        step, index = next_step(steps, outcome), index + 1
-    if groups == 1 and getattr(run_config.plan, "divides", False):
+        step = next_step(steps, outcome)
+        index += 1
+
+
+def _note_undone_steps(
+    stage: Stage, steps: PlanSteps, outcome: StageResults, recorder: RunRecorder
+) -> None:
+    """Note that a stop rule ended the run before the last step of its plan, perhaps one such as the calibration of CCVR."""
+    why = recorder.run_config.ending.why(recorder.history)
+    if not why:
+        return
+    ahead = next_step(steps, outcome)
+    if ahead is not None:
         recorder.log.note(
-            "all clients are in one group: one model was trained, as by the method without groups"
+            f"{why}: it ended in stage {stage.name!r}, and what the plan does from {ahead.name!r} on was not done"
         )
 
 
-def _answers(
-    run_config: RunConfig, step: QueryStep, index: int, recorder: RunRecorder, backend: Backend
-) -> Answers:
+def _answers(step: QueryStep, index: int, recorder: RunRecorder, backend: Backend) -> Answers:
     """The answers to a client query: those of the checkpoint, or asked for now."""
     answers = recorder.checkpoints.restore_answers(index, step.name)
     if answers is None:
         answers = backend.query(step, index)
-        recorder.checkpoints.take_answers(index, step.name, answers)
-        recorder.charge(query_wire(step, run_config.model), len(answers.clients))
-        recorder.log.event(
-            "query", name=step.name, query=repr(step.query), clients=len(answers.clients)
-        )
+        recorder.query_answered(step, index, answers)
     return answers
 
 
-def _begin_stage(
-    run_config: RunConfig, stage: Stage, index: int, recorder: RunRecorder, backend: Backend
-) -> StageBackend:
+def _begin_stage(stage: Stage, index: int, recorder: RunRecorder, backend: Backend) -> StageBackend:
     """The clients of a stage, where the checkpoint has them."""
+    # Parts that do not fit the local work say so before the states of perhaps many clients are made.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        stage.method.check(stage.method.local_work(run_config.work))
+        stage.method.check(stage.method.local_work(backend.run_config.work))
     for warning in caught:
         recorder.log.note(str(warning.message))
         warn(str(warning.message))
-    clients = backend.stage(
-        stage, index, None if recorder.directory is None else recorder.directory.client_states
-    )
-    settings = clients.state.settings
-    if stage.start is not None and settings.buffers == "local" and settings.model.buffers:
-        recorder.log.note(
-            f"stage {stage.name!r} starts from models of the server, whose buffers are those that the run began "
-            "with (buffers='local'): what clients made of their own before is lost there, and questions about these models do not "
-            "see it; buffers='average' carries it on"
-        )
-    for text in shortfalls(clients.state, run_config):
+
+    clients = backend.stage(stage, index, recorder.client_states)
+    for text in (*lost_buffers(clients.state), *shortfalls(clients.state, backend.run_config)):
         recorder.log.note(text)
+
+    # Restored before it starts: what was done already decides which executor is worth its preparation.
     recorder.restore(index, clients)
     clients.start()
-    recorder.log.event("stage", name=stage.name, executor=clients.executor)
+    recorder.begin_stage(index, clients)
     return clients
-
-
-def _resume_history(
-    run_config: RunConfig,
-    clients: StageBackend,
-    index: int,
-    recorder: RunRecorder,
-    stop: Ending | None,
-) -> None:
-    """Prepare the history of a stage: charge the bytes that are sent once at its beginning.
-
-    The history of a run that a stop rule ended before is only read.
-    """
-    stage = clients.state
-    if stage.done == 0 and not recorder.checkpoints.holds(index):
-        recorder.charge(
-            (i for i in stage_wire(stage.stage, stage.settings.model) if i.once),
-            len(stage.eligible),
-        )
-    if len(recorder.history) > 1 and recorder.checkpoints.ends_in(index):
-        recorder.ended = _why_ended(run_config, stage, recorder.history, stop)
-
-
-def _is_evaluated(
-    run_config: RunConfig,
-    stage: StageState,
-    result: RoundResult,
-    number: int,
-    recorder: RunRecorder,
-) -> bool:
-    """Whether a round is evaluated: every few rounds, and always at the end of a stage or run, as by its budget."""
-    if number % run_config.options.evaluate_every == 0 or stage.last_done:
-        return True
-    with_this = History(
-        [*recorder.history.rows, _row(number, result, {})], columns=run_config.columns
-    )
-    return bool(_why_ended(run_config, stage, with_this, None))
-
-
-def _why_ended(
-    run_config: RunConfig, stage: StageState, history: History, stop: Ending | None
-) -> str:
-    """The reason why the run ends with the newest row; empty if it goes on."""
-    over = run_config.ending.why(history) or stage.budget_spent(run_config.options.epsilon_limit)
-    return over or ("stopped by the caller" if stop is not None and stop(history) else "")
-
-
-def _note_evaluation(run_config: RunConfig, recorder: RunRecorder) -> None:
-    """Suggest fewer evaluations, once, where they take longer than training."""
-    training, evaluation = (
-        sum(row.get(name, math.nan) for row in recorder.history.rows) for name in TIMES
-    )
-    if run_config.options.evaluate_every == 1 and evaluation > max(training, NOTABLE):
-        recorder.log.note(
-            "evaluation takes longer than training: evaluate_every=5 (--evaluate-every 5) evaluates every fifth round alone"
-        )
-
-
-def _row(
-    number: int, result: RoundResult | None, metrics: Row, evaluation_seconds: float = 0.0
-) -> Row:
-    """A row of the history: the chosen metrics and the usual columns, then the others."""
-    found = RoundResult() if result is None else result
-    cost: Row = {
-        "train_loss": found.train_loss,
-        "bytes_down": found.bytes_down,
-        "bytes_up": found.bytes_up,
-    }
-    times = dict(zip(TIMES, (found.seconds, evaluation_seconds), strict=True))
-    effort = {"round": number, **times, "participants": len(found.trained)}
-    return effort | in_front(metrics) | cost | metrics

@@ -39,7 +39,7 @@ class SeedDraws:
 POOLED_SCORE = "pooled"
 """The score of all clients that is in the histories: the metric of all test samples together."""
 UNSAID = SeedDraws()
-"""Of comparisons whose folder does not say what seeds drew anew, and of one seed."""
+"""Of one seed, and of single runs that were joined: a run does not know what another seed draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class SharedFacts:
         race: the account of a race, once it has ended; None for any other comparison.
         confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
             class and predicted class, of the models in use after the last round or in the selected one.
-        sampling: what each seed draws anew, and so what intervals are about; folders of older versions do not say it.
+        sampling: what each seed draws anew, and so what intervals are about.
         unfinished: progress of a run or comparison that has not ended (`2 of 3 rounds`, `7 of 12 cells`), otherwise empty. It is
             shown, but never joined with others and never decided.
     """

@@ -22,16 +22,6 @@ from unalike.metrics.named_metrics import Metric
 from unalike.statistics.inference import ROUNDING
 
 
-def plain_protocol(rounds: pd.DataFrame, clients: pd.DataFrame, metric: Metric) -> str:
-    """The protocol of the columns without a prefix, for tables without a schema: `server` if only `rounds` has scores there."""
-    scored = [
-        name in table and bool(table[name].notna().any())
-        for table in (rounds, clients)
-        for name in [metric.name]
-    ]
-    return "server" if scored == [True, False] else "clients"
-
-
 def in_order(table: pd.DataFrame, methods: Iterable[str]) -> pd.DataFrame:
     """The rows sorted by method in the given order; the order within a method is kept."""
     place = {name: i for i, name in enumerate(methods)}

@@ -18,19 +18,24 @@ from unalike.core.model import Model
 from unalike.core.norm_layers import STATISTICS
 from unalike.core.tasks import TASKS, task_for
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
-from unalike.core.views import ClientBatches, Cohort, Members, ServerState, StageSettings
+from unalike.core.views import ClientBatches, Members, ServerState, StageSettings
 from unalike.core.work import Work
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import overrides
 from unalike.methods.plan import plan
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import initial_client_state, train
-from unalike.training.server.aggregation import decode_update
+from unalike.training.server.kept_updates import KeptUpdates
 from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
 from unalike.training.server.update_checks import find_faults
+from unalike.training.server.updates import decode_update
 
 Array = Tensor | np.ndarray
 Arrays = Mapping[str, Array]
+
+
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+"""Types in which no sum is computed."""
 
 
 class PartMessage(NamedTuple):
@@ -114,31 +119,44 @@ def aggregate(
     tensor([3.])
     """
     method = _method(spec)
-    start, sent = _tree(global_params), [_tree(c) for c in client_params]
-    _check_names(start, sent)
-    held = {n: t for n, t in start.items() if not _is_buffer(n, t, buffers)}
-    rest = {n: t for n, t in start.items() if n not in held}
+    start = _tree(global_params)
+    trained = [_tree(params) for params in client_params]
+    _check_names(start, trained)
+    params = {name: t for name, t in start.items() if not _is_buffer(name, t, buffers)}
+    model_buffers = {name: t for name, t in start.items() if name not in params}
     batch = None if proxy is None else Batch(torch.as_tensor(proxy[0]), torch.as_tensor(proxy[1]))
     _require(method, batch, model, messages, facts, steps, work)
+
+    # The state before the round: that of the caller, or the one that a run begins with.
     settings = StageSettings(
-        _frame(model, held, rest), TASKS["classification"], work or Work(), seed, proxy=batch
+        model=_frame(model, params, model_buffers),
+        task=TASKS["classification"],
+        work=work or Work(),
+        seed=seed,
+        proxy=batch,
     )
-    opened = initial_server_state(method, settings)
-    before = ServerState(
-        state.round if state else 0, held, rest, state.part_states if state else opened.part_states
+    before = initial_server_state(method, settings)
+    if state is not None:
+        before = before._replace(round=state.round, part_states=state.part_states)
+
+    # The clients' models as the updates that they would have sent in a run, with the same checks.
+    client_updates = _client_updates(
+        settings, before, trained, num_examples, steps, messages, facts
     )
-    client_update = _client_updates(settings, before, sent, num_examples, steps, messages, facts)
-    members = Members(n := population or len(sent), n * float(client_update.size.mean()))
-    cohort = Cohort(tuple(range(len(sent))), client_update, members)
-    if refused := find_faults(cohort.ids, cohort.stacked):
+    ids = range(len(trained))
+    refused = find_faults(ids, client_updates)
+    if refused:
         client, why = next(iter(refused.items()))
-        raise UnalikeError(f"client {client} of {len(sent)}: {why}; leave it out")
-    after = advance(method, settings, before, cohort)
-    outgoing = make_broadcast(method, settings, after, members.clients).messages
+        raise UnalikeError(f"client {client} of {len(trained)}: {why}; leave it out")
+
+    clients = population or len(trained)
+    members = Members(clients, clients * float(client_updates.size.mean()))
+    updates = KeptUpdates.in_memory(ids, client_updates)
+    after = advance(method, settings, before, updates, members)
     new = after.params | after.buffers
-    return {n: _like(new[n], given) for n, given in global_params.items()}, AggregateState(
-        after.round, after.part_states, outgoing
-    )
+    new_params = {name: _like(new[name], given) for name, given in global_params.items()}
+    next_messages = make_broadcast(method, settings, after, clients).messages
+    return new_params, AggregateState(after.round, after.part_states, next_messages)
 
 
 def local_update(
@@ -179,69 +197,82 @@ def local_update(
     Raises:
         UnalikeError: There is no batch, the parameters do not fit the model, or the method brings a loss of its own.
     """
-    method, work = _method(spec), Work(lr=lr, momentum=momentum, loss=loss)
+    method = _method(spec)
+    work = Work(lr=lr, momentum=momentum, loss=loss)
     method.check_loss(work)
     if not batches:
         raise UnalikeError("found no batch; expected at least one (x, y)")
     data = [Batch(torch.as_tensor(x), torch.as_tensor(y)) for x, y in batches]
-    received, module = _tree(params), Model(model)
-    missing = sorted({*module.params, *module.buffers} ^ set(received))
-    if missing:
+    all_data = Batch(torch.cat([b.x for b in data]), torch.cat([b.y for b in data]))
+
+    # The model as a function, with what was received as its values.
+    received = _tree(params)
+    names = Model(model)
+    misfits = sorted({*names.params, *names.buffers} ^ set(received))
+    if misfits:
         raise UnalikeError(
-            f"the parameters do not fit the model: {', '.join(missing[:5])} stand in one of them only"
+            f"the parameters do not fit the model: {', '.join(misfits[:5])} stand in one of them only"
         )
-    held, rest = tree.only(received, module.params), tree.only(received, module.buffers)
-    module = _frame(model, held, rest)
-    whole = Batch(torch.cat([b.x for b in data]), torch.cat([b.y for b in data]))
-    classes = module(held, data[0].x, buffers=rest).logits.shape[-1]
-    settings = StageSettings(module, task_for(whole.y), work, classes=classes)
+    received_params = tree.only(received, names.params)
+    received_buffers = tree.only(received, names.buffers)
+    module = _frame(model, received_params, received_buffers)
+
+    # The settings that a run would have: the task by the labels, the classes by the model's outputs.
+    classes = module(received_params, data[0].x, buffers=received_buffers).logits.shape[-1]
+    settings = StageSettings(module, task_for(all_data.y), work, classes=classes)
     method.check_task(settings.task)
     if work.criterion is not None:
         work.criterion.check(settings.task, classes)
+
+    # Whatever the caller does not carry from call to call is as before the first round.
     if messages is None:
-        messages = make_broadcast(
-            method, settings, initial_server_state(method, settings), 1
-        ).messages
-    facts = method.facts(whole, settings) if context is None else context
-    size = torch.tensor(
-        float(len(whole.y) if num_examples is None else num_examples), dtype=tree.dtype(held)
+        first_state = initial_server_state(method, settings)
+        messages = make_broadcast(method, settings, first_state, 1).messages
+    facts = method.client_facts(all_data, settings) if context is None else context
+    if client_state is None:
+        client_state = initial_client_state(method, settings)
+    samples = len(all_data.y) if num_examples is None else num_examples
+
+    broadcast = Broadcast(0, received_params, received_buffers, messages, lr)
+    task = ClientTask(
+        method=method,
+        settings=settings,
+        broadcast=broadcast,
+        client_state=client_state,
+        data=ClientBatches([data] * len(method.phases), data),
+        context=facts,
+        size=torch.tensor(float(samples), dtype=tree.dtype(received_params)),
     )
-    broadcast = Broadcast(0, held, rest, messages, lr)
-    kept = initial_client_state(method, settings) if client_state is None else client_state
     with torch.no_grad():
-        drawn = ClientBatches([data] * len(method.phases), data)
-        task = ClientTask(method, settings, broadcast, kept, drawn, facts, size)
-        client_update, kept = train(task)
-        moved = decode_update(method, client_update.update, broadcast)
-    new = held | {n: held[n] + u for n, u in moved.items()} | rest | client_update.buffers
+        client_update, client_state = train(task)
+        update = decode_update(method, client_update.update, broadcast)
     message = PartMessage(
-        client_update.messages,
-        client_update.shared,
-        client_update.size,
-        client_update.steps,
-        client_update.weight,
+        messages=client_update.messages,
+        shared=client_update.shared,
+        size=client_update.size,
+        steps=client_update.steps,
+        weight=client_update.weight,
     )
-    return {n: _like(new[n], given) for n, given in params.items()}, message, kept
+    trained_params = {name: received_params[name] + u for name, u in update.items()}
+    new = received_params | trained_params | received_buffers | client_update.buffers
+    return {name: _like(new[name], given) for name, given in params.items()}, message, client_state
 
 
 def _method(spec: object) -> Method:
-    found = plan(spec)
-    if not isinstance(found, Method):
-        raise UnalikeError(f"{found!r} has stages of its own and no single round; use ua.run")
-    if found.attack is not None:
+    method = plan(spec)
+    if not isinstance(method, Method):
+        raise UnalikeError(f"{method!r} has stages of its own and no single round; use ua.run")
+    if method.attack is not None:
         raise UnalikeError(
-            f"{found.attack.name} is an attack on a run with malicious clients; use ua.run"
+            f"{method.attack.name} is an attack on a run with malicious clients; use ua.run"
         )
-    return found
+    return method
 
 
 def _tree(values: Arrays) -> Tree:
     """Tensors of at least float32; integers stay."""
-    tensors = {n: torch.as_tensor(v) for n, v in values.items()}
-    return {
-        n: t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
-        for n, t in tensors.items()
-    }
+    tensors = {name: torch.as_tensor(value) for name, value in values.items()}
+    return tree.map(lambda t: t.float() if t.dtype in HALF_PRECISION else t, tensors)
 
 
 def _like(value: Tensor, given: Array) -> Array:
@@ -271,18 +302,23 @@ class _Nameless(Model):
         raise UnalikeError("this method computes with the model on the server; give model=")
 
 
-def _check_names(start: Tree, sent: list[Tree]) -> None:
-    if not sent:
+def _check_names(start: Tree, trained: list[Tree]) -> None:
+    """Raise `UnalikeError` for a client whose parameters have other names or shapes than the global ones."""
+    if not trained:
         raise UnalikeError("found no client's parameters; expected at least one")
-    for k, params in enumerate(sent):
-        if different := set(params) ^ set(start):
+    for client, params in enumerate(trained):
+        misfits = set(params) ^ set(start)
+        if misfits:
+            names = ", ".join(sorted(misfits)[:5])
             raise UnalikeError(
-                f"client {k}: {', '.join(sorted(different)[:5])} stand in the global parameters or its own only"
+                f"client {client}: {names} stand in the global parameters or its own only"
             )
-        wrong = [n for n in start if params[n].shape != start[n].shape]
-        if wrong:
-            found, wanted = list(params[wrong[0]].shape), list(start[wrong[0]].shape)
-            raise UnalikeError(f"client {k}: {wrong[0]} has shape {found}, expected {wanted}")
+        for name, expected in start.items():
+            shape = params[name].shape
+            if shape != expected.shape:
+                raise UnalikeError(
+                    f"client {client}: {name} has shape {list(shape)}, expected {list(expected.shape)}"
+                )
 
 
 def _require(
@@ -294,17 +330,17 @@ def _require(
     steps: Sequence[float] | None,
     work: Work | None,
 ) -> None:
+    """Raise `UnalikeError` if a part of the method needs what `aggregate` was not given."""
     method.require(proxy)
     if proxy is not None and model is None and any(p.needs_proxy for p in method.parts):
         raise UnalikeError(f"{method!r} computes with the model on the server; give model=")
     for part in method.parts:
-        if lacking := [
-            name for name in part.shares if messages is None and name not in (facts or {})
-        ]:
-            raise UnalikeError(
-                f"{part.name} needs facts={{'{lacking[0]}': ...}} [K, ...], or messages="
-            )
-        if type(part).address is not Part.address:
+        for name in part.shares:
+            if messages is None and name not in (facts or {}):
+                raise UnalikeError(
+                    f"{part.name} needs facts={{'{name}': ...}} [K, ...], or messages="
+                )
+        if overrides(part, "address"):
             raise UnalikeError(
                 f"{part.name} sends every client something of its own, which only run can do"
             )
@@ -325,55 +361,57 @@ def _require(
 def _client_updates(
     settings: StageSettings,
     before: ServerState,
-    sent: list[Tree],
+    trained: list[Tree],
     num_examples: Sequence[float] | None,
     steps: Sequence[float] | None,
     messages: Sequence[PartMessage] | None,
     facts: Mapping[str, Array] | None,
 ) -> ClientUpdate:
-    count, kind = len(sent), tree.dtype(before.params)
-    for name, given in (("num_examples", num_examples), ("steps", steps), ("messages", messages)):
-        if given is not None and len(given) != count:
+    """The updates of clients with these values after training, every tensor [K, ...]."""
+    count = len(trained)
+    dtype = tree.dtype(before.params)
+    for name, values in (("num_examples", num_examples), ("steps", steps), ("messages", messages)):
+        if values is not None and len(values) != count:
             raise UnalikeError(
-                f"found {len(given)} {name} and {count} clients; expected one for each"
+                f"found {len(values)} {name} and {count} clients; expected one for each"
             )
-    trainable = {
-        n: w for n, w in before.params.items() if settings.model.trainable(n)
-    }  # frozen parameters are never sent
-    update = {n: torch.stack([c[n] - w for c in sent]) for n, w in trainable.items()}
-    buffers = {n: torch.stack([c[n] for c in sent]) for n in before.buffers}
 
-    def counted(given: Sequence[float] | None, field: str) -> Tensor:
-        if given is not None:
-            return torch.as_tensor(np.asarray(given), dtype=kind)
+    def number(values: Sequence[float] | None, field: str) -> Tensor:
+        """A number of each client [K]: as it was given, or as its message has it, or else 1."""
+        if values is not None:
+            return torch.as_tensor(np.asarray(values), dtype=dtype)
         if messages is not None:
-            return torch.stack([getattr(message, field).to(kind) for message in messages])
-        return torch.ones(count, dtype=kind)
+            return torch.stack([getattr(message, field).to(dtype) for message in messages])
+        return torch.ones(count, dtype=dtype)
 
-    made = counted(steps, "steps")
-    weight = (
-        settings.work.solver.weight(made)
-        if steps is not None or messages is None
-        else counted(None, "weight")
-    )
-    shared: PartTrees = {
-        name: {"counts": torch.as_tensor(value)} for name, value in (facts or {}).items()
-    }
-    size, loss = counted(num_examples, "size"), torch.zeros(count, dtype=kind)
+    steps_made = number(steps, "steps")
+    weight = settings.work.solver.weight(steps_made)
+    if steps is None and messages is not None:
+        weight = number(None, "weight")
+
+    update = {}
+    for name, w in before.params.items():
+        if settings.model.trainable(name):  # frozen parameters are never sent
+            update[name] = torch.stack([params[name] - w for params in trained])
+    shared = _stacked([message.shared for message in messages or []])
+    for name, fact in (facts or {}).items():
+        shared[name] = {"counts": torch.as_tensor(fact)}
     return ClientUpdate(
-        update,
-        buffers,
-        _stacked([message.messages for message in messages or []]),
-        size,
-        made,
-        weight,
-        loss,
-        _stacked([message.shared for message in messages or []]) | shared,
+        update=update,
+        buffers={
+            name: torch.stack([params[name] for params in trained]) for name in before.buffers
+        },
+        messages=_stacked([message.messages for message in messages or []]),
+        size=number(num_examples, "size"),
+        steps=steps_made,
+        weight=weight,
+        loss=torch.zeros(count, dtype=dtype),
+        shared=shared,
     )
 
 
 def _stacked(part_trees: list[PartTrees]) -> PartTrees:
-    return {
-        name: tree.stack([d[name] for d in part_trees])
-        for name in (part_trees[0] if part_trees else {})
-    }
+    """The trees of clients along a leading [K], by part."""
+    if not part_trees:
+        return {}
+    return {name: tree.stack([trees[name] for trees in part_trees]) for name in part_trees[0]}

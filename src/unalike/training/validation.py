@@ -11,7 +11,11 @@ from unalike.core.views import ClientBatches, StageSettings
 from unalike.methods.method import Method
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import initial_client_state, train
+from unalike.training.flat_update import flatten_update, restore_update
 from unalike.training.server.update_checks import find_faults
+
+MAX_LISTED_NAMES = 5
+"""Names in an error message that are missing, or that nobody asked for."""
 
 
 class RefusedUpdate(UnalikeError):
@@ -30,120 +34,94 @@ def expected_update(
     size = torch.ones((), dtype=tree.dtype(settings.model.params))
     with seeds.isolated(0), torch.no_grad():
         state = initial_client_state(method, settings)
-        return train(ClientTask(method, settings, broadcast, state, data, context, size))[0]
+        task = ClientTask(method, settings, broadcast, state, data, context, size)
+        client_update, _ = train(task)
+    return client_update
 
 
 def expected_steps(method: Method, settings: StageSettings, samples: int) -> int:
     """The number of steps that a client with this many samples must send: those of phases that train shared parameters."""
-    model, total = settings.model, 0
-    sent = {*method.sent(model.params, model)}
+    model = settings.model
+    sent = {*method.shared_names(model.params, model)}
+    trained = [name for name in model.params if method.trains(name, model)]
+    total = 0
     for phase in method.phases:
-        moves = {
-            n for n in model.params if method.trains(n, model) and model.within(phase.moves, n)
-        }
-        if not sent or moves & sent:
+        moved = {name for name in trained if model.within(phase.moves, name)}
+        if not sent or moved & sent:
             total += phase.work(settings.work).steps_for(samples)
     return total
 
 
 def check_update(
-    found: Tree, like: ClientUpdate, settings: StageSettings, samples: int, steps: int
+    flat: Tree, like: ClientUpdate, settings: StageSettings, samples: int, steps: int
 ) -> ClientUpdate:
-    """The client update in the tensors `found`, if its broadcast asks for it. Raises `RefusedUpdate`.
+    """The client update in the tensors `flat`, if its broadcast asks for it. Raises `RefusedUpdate`.
 
     `samples` and `steps` are those that the client must have: no weight can be had by claiming others.
     """
-    wanted = flat(like)
-    check_tree(found, wanted)
-    size, made = (torch.tensor(n, dtype=like.size.dtype) for n in (samples, steps))
-    for what, must in (
-        ("size", size),
-        ("steps", made),
-        ("weight", settings.work.solver.weight(made)),
-    ):
-        if not torch.equal(found[what].to(must.dtype), must):
-            raise RefusedUpdate(f"{what} {found[what].item():g}; expected {must.item():g}")
-    if not bool(found["loss"].isfinite()):
-        raise RefusedUpdate(f"loss {found['loss'].item()}; expected a finite number")
-    client_update = nested(found)
-    if faults := find_faults([0], map_tensors(lambda t: t[None], client_update)):
+    check_tree(flat, flatten_update(like))
+    expected_size = torch.tensor(samples, dtype=like.size.dtype)
+    expected_steps = torch.tensor(steps, dtype=like.size.dtype)
+    numbers = {
+        "size": expected_size,
+        "steps": expected_steps,
+        "weight": settings.work.solver.weight(expected_steps),
+    }
+    for name, expected in numbers.items():
+        if not torch.equal(flat[name].to(expected.dtype), expected):
+            raise RefusedUpdate(f"{name} {flat[name].item():g}; expected {expected.item():g}")
+    if not bool(flat["loss"].isfinite()):
+        raise RefusedUpdate(f"loss {flat['loss'].item()}; expected a finite number")
+
+    client_update = restore_update(flat)
+    faults = find_faults([0], map_tensors(lambda t: t[None], client_update))
+    if faults:
         raise RefusedUpdate(faults[0])
-    for fact, facts in client_update.shared.items():
-        _check_counts(f"shared fact {fact}", facts, samples)
+    for name, fact in client_update.shared.items():
+        _check_counts(f"shared fact {name}", fact, samples)
     return client_update
 
 
-def check_answer(found: Tree, like: Tree, samples: int) -> None:
+def check_answer(answer: Tree, like: Tree, samples: int) -> None:
     """Whether an answer has the names, shapes and types of `like`, and finite numbers. Raises `RefusedUpdate`."""
-    check_tree(found, like)
-    for name, t in found.items():
+    check_tree(answer, like)
+    for name, t in answer.items():
         if not bool(torch.isfinite(t).all()):
             raise RefusedUpdate(f"the answer's {name} is not finite")
-    _check_counts("answer", found, samples)
+    _check_counts("answer", answer, samples)
 
 
-def check_tree(found: Tree, wanted: Tree) -> None:
+def check_tree(values: Tree, like: Tree) -> None:
     """Whether a tree has exactly these names, shapes and types; nothing is broadcast or cast. Raises `RefusedUpdate`."""
-    missing, more = [n for n in wanted if n not in found], [n for n in found if n not in wanted]
-    if missing or more:
-        said = [
-            f"{what} {', '.join(names[:5])}"
-            for what, names in (("lacks", missing), ("has", more))
-            if names
-        ]
+    faults = []
+    missing = [name for name in like if name not in values]
+    if missing:
+        faults.append(f"lacks {', '.join(missing[:MAX_LISTED_NAMES])}")
+    unexpected = [name for name in values if name not in like]
+    if unexpected:
+        faults.append(f"has {', '.join(unexpected[:MAX_LISTED_NAMES])}")
+    if faults:
         raise RefusedUpdate(
-            f"the client update {' and '.join(said)}; expected {len(wanted)} tensors by name"
+            f"the client update {' and '.join(faults)}; expected {len(like)} tensors by name"
         )
-    for name, like in wanted.items():
-        t = found[name]
-        if t.shape != like.shape:
-            raise RefusedUpdate(f"{name} has shape {list(t.shape)}; expected {list(like.shape)}")
-        if t.dtype != like.dtype:
-            raise RefusedUpdate(f"{name} is {t.dtype}; expected {like.dtype}")
+    for name, expected in like.items():
+        t = values[name]
+        if t.shape != expected.shape:
+            shapes = f"{list(t.shape)}; expected {list(expected.shape)}"
+            raise RefusedUpdate(f"{name} has shape {shapes}")
+        if t.dtype != expected.dtype:
+            raise RefusedUpdate(f"{name} is {t.dtype}; expected {expected.dtype}")
 
 
-def _check_counts(what: str, facts: Tree, samples: int) -> None:
-    counts = facts.get("counts")
-    if counts is None:
+def _check_counts(what: str, fact: Tree, samples: int) -> None:
+    """Raise `RefusedUpdate` for counts that are no whole numbers, or do not add up to the client's samples."""
+    if "counts" not in fact:
         return
-    whole = counts.double()
-    if (
-        bool((whole < 0).any())
-        or not torch.equal(whole, whole.round())
-        or whole.sum().item() != samples
-    ):
+    counts = fact["counts"].double()
+    total = counts.sum().item()
+    is_negative = bool((counts < 0).any())
+    is_whole = torch.equal(counts, counts.round())
+    if is_negative or not is_whole or total != samples:
         raise RefusedUpdate(
-            f"{what}: counts that sum to {whole.sum().item():g}; expected whole numbers, {samples} in all"
+            f"{what}: counts that sum to {total:g}; expected whole numbers, {samples} in all"
         )
-
-
-SCALARS = ("size", "steps", "weight", "loss")
-
-
-def flat(client_update: ClientUpdate) -> Tree:
-    """A client update as one flat tree, as it is sent."""
-    part_trees = {f"messages.{name}": t for name, t in client_update.messages.items()}
-    part_trees |= {f"shared.{name}": t for name, t in client_update.shared.items()}
-    return tree.pack(
-        {"update": client_update.update, "buffers": client_update.buffers} | part_trees
-    ) | {name: getattr(client_update, name) for name in SCALARS}
-
-
-def nested(found: Tree) -> ClientUpdate:
-    """The inverse of `flat`."""
-    part_trees = tree.unpack({name: t for name, t in found.items() if name not in SCALARS})
-    messages, shared = (
-        {name.removeprefix(kind): t for name, t in part_trees.items() if name.startswith(kind)}
-        for kind in ("messages.", "shared.")
-    )
-    size, steps, weight, loss = (found[name] for name in SCALARS)
-    return ClientUpdate(
-        part_trees.get("update", {}),
-        part_trees.get("buffers", {}),
-        messages,
-        size,
-        steps,
-        weight,
-        loss,
-        shared,
-    )

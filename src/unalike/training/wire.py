@@ -31,12 +31,12 @@ from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.server.server_update import initial_server_state, make_broadcast
 
-CHOICE = 8
+CHOICE_BYTES = 8
 """Bytes of a client's choice of a model."""
-SCALARS = 16
+NUMBERS_BYTES = 16
 """Bytes of the numbers in every client update: samples, steps, the solver's weight and the training loss."""
 COUNTS = "counts"
-"""These numbers where the loss is 0, because the method is differentially private."""
+"""These numbers where the loss is 0, because a part hides what it does not account for."""
 
 
 class Item(NamedTuple):
@@ -71,45 +71,57 @@ def wire(
     >>> [f"{item.direction} {item.what} {item.bytes}" for item in wire("fedavg", nn.Linear(4, 2))]
     ['down parameters 40', 'up update 40', 'up counts and loss 16']
     """
-    method, model = as_method(method), model if isinstance(model, Model) else Model(model)
+    method = as_method(method)
+    model = model if isinstance(model, Model) else Model(model)
+    context = context or {}
+
+    # A round of one client without samples: what the hooks then send has the names and shapes of what any client sends.
     settings = StageSettings(model, TASKS["classification"], Work())
-    broadcast = make_broadcast(method, settings, initial_server_state(method, settings), 1, [0]).to(
-        0
-    )
-    client_state, nothing = initial_client_state(method, settings), ClientBatches(())
+    state = initial_server_state(method, settings)
+    broadcast = make_broadcast(method, settings, state, 1, [0]).to(0)
+    client_state = initial_client_state(method, settings)
     task = ClientTask(
-        method, settings, broadcast, client_state, nothing, {}, torch.ones(()), begun=model.params
+        method=method,
+        settings=settings,
+        broadcast=broadcast,
+        client_state=client_state,
+        data=ClientBatches(()),
+        context={},
+        size=torch.ones(()),
+        begun=model.params,
     )
     params = tree.only(model.params, task.sent)
-    buffers = tree.only(model.buffers, method.sent(model.buffers, model))
-    messages = [(f"message of {p}", t) for p, t in broadcast.messages.items()]
-    down = [("parameters", params), ("buffers", buffers), *messages]
-    update = tree.map(
-        _without_values, params
-    )  # encoding shapes and types alone costs nothing and draws nothing
+    buffers = tree.only(model.buffers, method.shared_names(model.buffers, model))
+
+    items = [Item("down", "parameters", tree.nbytes(params))]
+    items.append(Item("down", "buffers", tree.nbytes(buffers)))
+    for name, message in broadcast.messages.items():
+        items.append(Item("down", f"message of {name}", tree.nbytes(message)))
+
+    # Encoding shapes and types alone costs nothing and draws nothing.
+    update = tree.map(_without_values, params)
     for upload in method.role(Upload):
-        mine = tree.map(_without_values, client_state.get(upload.name, {}))
-        update, _ = upload.encode(
-            task.view_of(upload, model.params, model.buffers, {upload.name: mine}), update
-        )
-    up = [("update", update), ("buffers", buffers)]
-    for p in method.parts:
-        message = p.finish(task.view_of(p, model.params, model.buffers, client_state, steps=1.0))[1]
-        up.append(
-            (
-                f"message of {p.name}",
-                {n: t for n, t in message.items() if n in params or n not in model.params},
-            )
-        )
-        up += [(f"{name} of the training data", (context or {}).get(name, {})) for name in p.shares]
-    items = [
-        Item(way, what, tree.nbytes(t))
-        for way, rows in (("down", down), ("up", up))
-        for what, t in rows
-        if tree.nbytes(t)
-    ]
-    counts = "counts and loss" if method.privacy is None else COUNTS
-    return [*items, Item("up", counts, SCALARS)] if items else []
+        upload_state = tree.map(_without_values, client_state.get(upload.name, {}))
+        view = task.view_of(upload, model.params, model.buffers, {upload.name: upload_state})
+        update, _ = upload.encode(view, update)
+    items.append(Item("up", "update", tree.nbytes(update)))
+    items.append(Item("up", "buffers", tree.nbytes(buffers)))
+
+    # Parameters that are private are taken out of messages, as after training.
+    for part in method.parts:
+        view = task.view_of(part, model.params, model.buffers, client_state, steps=1.0)
+        _, message = part.finish(view)
+        sent = {n: t for n, t in message.items() if n in params or n not in model.params}
+        items.append(Item("up", f"message of {part.name}", tree.nbytes(sent)))
+        for name in part.shares:
+            fact = context.get(name, {})
+            items.append(Item("up", f"{name} of the training data", tree.nbytes(fact)))
+
+    items = [item for item in items if item.bytes]
+    if items:
+        numbers = COUNTS if method.hides_client_numbers else "counts and loss"
+        items.append(Item("up", numbers, NUMBERS_BYTES))
+    return items
 
 
 def _without_values(t: Tensor) -> Tensor:
@@ -120,50 +132,49 @@ def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> li
     """List the traffic of a stage: of each of its rounds, and once at its beginning. `context` is that of `wire`."""
     if stage.pooled:
         return []  # a reference, whose clients have handed over their data
-    method, copies = stage.method, len(stage.members(1)) if stage.chooses else 1
-    items = (
-        [
-            i._replace(bytes=i.bytes * copies, what=_copies(i.what, copies))
-            if i.direction == "down"
-            else i
-            for i in wire(method, model, context)
-        ]
-        if stage.trained
-        else []
-    )
+    method = stage.method
+    # a client that chooses is sent the models of all groups
+    copies = len(stage.members(1)) if stage.chooses else 1
+    items = []
+    for item in wire(method, model, context) if stage.trained else ():
+        if item.direction == "down":
+            item = item._replace(bytes=item.bytes * copies, what=_copies(item.what, copies))
+        items.append(item)
     if stage.chooses is not None:
-        items.append(Item("up", "choice of the model", CHOICE))
-    once: list[tuple[str, Tree]] = []
+        items.append(Item("up", "choice of the model", CHOICE_BYTES))
+
+    once: dict[str, Tree] = {}
     if stage.shared is not None:
-        once.append(("shared samples", {"x": stage.shared.x, "y": stage.shared.y}))
+        once["shared samples"] = {"x": stage.shared.x, "y": stage.shared.y}
     if stage.start is not None and stage.trained:
-        given = model.params | model.buffers
-        still = {
-            n: t
-            for n, t in given.items()
-            if not method.shares(n, model) and not method.trains(n, model)
-        }
-        once.append(
-            (
-                "parameters that stay fixed",
-                tree.only(still, [n for n in still if n in model.params]),
-            )
-        )
-        once.append(
-            ("buffers that stay fixed", tree.only(still, [n for n in still if n in model.buffers]))
-        )
-    return items + [Item("down", what, tree.nbytes(t), once=True) for what, t in once if t]
+        # what the stage begins with and no round sends: nobody trains it
+        once["parameters that stay fixed"] = _fixed(method, model, model.params)
+        once["buffers that stay fixed"] = _fixed(method, model, model.buffers)
+    for what, values in once.items():
+        if values:
+            items.append(Item("down", what, tree.nbytes(values), once=True))
+    return items
+
+
+def _fixed(method: Method, model: Model, values: Tree) -> Tree:
+    """The values that are neither sent nor trained."""
+    return {
+        name: t
+        for name, t in values.items()
+        if not method.shares(name, model) and not method.trains(name, model)
+    }
 
 
 def query_wire(query_step: QueryStep, model: Model) -> list[Item]:
     """Everything that crosses the wire in a client query, once for each client."""
     model = query_step.model or model
-    query, values = query_step.query, model.params | model.buffers
-    items = [Item("down", "model", tree.nbytes(values), once=True)] if query.needs_model else []
-    return [
-        *items,
-        Item("up", f"answer to {query.name}", tree.nbytes(unasked(query_step, model)), once=True),
-    ]
+    query = query_step.query
+    items = []
+    if query.needs_model:
+        items.append(Item("down", "model", tree.nbytes(model.params, model.buffers), once=True))
+    answer = unasked(query_step, model)
+    items.append(Item("up", f"answer to {query.name}", tree.nbytes(answer), once=True))
+    return items
 
 
 def plan_wire(
@@ -172,69 +183,65 @@ def plan_wire(
     """List the traffic of the steps of a plan. `model` is that of the run, `facts` gives the context of a client."""
     items = []
     for step in steps:
-        own = step.model or model
-        found = (
-            stage_wire(step, own, facts(step.method))
-            if isinstance(step, Stage)
-            else query_wire(step, own)
-        )
-        items += [in_plan(step, i, several=len(steps) > 1) for i in found]
+        step_model = step.model or model
+        if isinstance(step, Stage):
+            step_items = stage_wire(step, step_model, facts(step.method))
+        else:
+            step_items = query_wire(step, step_model)
+        items += [in_plan(step, item, several=len(steps) > 1) for item in step_items]
     return items
 
 
 def plan_outline(plan: Plan, plan_inputs: PlanInputs) -> list[Step]:
     """The steps that a plan would make with untrained models and random answers of clients."""
-    steps, found = steps_of(plan, plan_inputs), []
+    outline = []
+    steps = steps_of(plan, plan_inputs)
     step = next(steps, None)
     while step is not None:
-        found.append(step)
-        outcome = (
-            untrained(step, plan_inputs)
-            if isinstance(step, Stage)
-            else at_random(step, plan_inputs)
-        )
+        outline.append(step)
+        outcome: StageResults | Answers
+        if isinstance(step, Stage):
+            outcome = untrained(step, plan_inputs)
+        else:
+            outcome = at_random(step, plan_inputs)
         step = next_step(steps, outcome)
-    return found
+    return outline
 
 
 def untrained(
     stage: Stage, plan_inputs: PlanInputs, groups: Iterable[str] | None = None
 ) -> StageResults:
     """Result of a stage without training. `groups` names the groups if they differ from those of the stage."""
-    settings = StageSettings(
-        stage.model or plan_inputs.model, TASKS["classification"], Work(), plan_inputs.seed
-    )
+    model = stage.model or plan_inputs.model
+    settings = StageSettings(model, TASKS["classification"], Work(), plan_inputs.seed)
     start = stage.start or {}
-    states = {
-        name: initial_server_state(stage.method, settings, start.get(name))
-        for name in groups or stage.members(plan_inputs.clients)
-    }
+    states = {}
+    for name in groups or stage.members(plan_inputs.clients):
+        states[name] = initial_server_state(stage.method, settings, start.get(name))
     return StageResults(states, stage.rounds)
 
 
 def at_random(query_step: QueryStep, plan_inputs: PlanInputs) -> Answers:
     """Random answers with the names and shapes of real ones."""
     rng = seeds.generator(plan_inputs.seed, "outline")
+    clients = plan_inputs.clients
 
     def answers(t: Tensor) -> Tensor:
         """[K, *t.shape], different along the first two dimensions only: covariances of all clients would not fit."""
         front = t.shape[:1]
-        drawn = torch.from_numpy(1 + 9 * rng.random((plan_inputs.clients, *front))).to(t.dtype)
-        return drawn.reshape(*drawn.shape, *[1] * (t.dim() - len(front))).expand(
-            plan_inputs.clients, *t.shape
-        )
+        numbers = 1 + 9 * rng.random((clients, *front))
+        values = torch.from_numpy(numbers).to(t.dtype)
+        further_dimensions = [1] * (t.dim() - len(front))
+        return values.reshape(*values.shape, *further_dimensions).expand(clients, *t.shape)
 
-    return Answers(
-        tuple(range(plan_inputs.clients)),
-        tree.map(answers, unasked(query_step, query_step.model or plan_inputs.model)),
-    )
+    answer = unasked(query_step, query_step.model or plan_inputs.model)
+    return Answers(tuple(range(clients)), tree.map(answers, answer))
 
 
 def unasked(query_step: QueryStep, model: Model) -> Tree:
     """An answer without samples: it has the shape of all answers."""
-    return query_step.query.answer(
-        QueryInputs(model, TASKS["classification"], model.params, model.buffers, ())
-    )
+    inputs = QueryInputs(model, TASKS["classification"], model.params, model.buffers, ())
+    return query_step.query.answer(inputs)
 
 
 def _copies(what: str, copies: int) -> str:

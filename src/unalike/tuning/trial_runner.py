@@ -15,7 +15,7 @@ from unalike.data.population import Population
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.round_loop import execute
-from unalike.runtime.setup.run_config import RunConfig, prepare_run
+from unalike.runtime.setup.run_config import RunConfig, configure_run
 from unalike.runtime.stages.model_group import Diverged
 from unalike.tuning.sampler import Pruner, next_values
 from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, End, Trial
@@ -52,7 +52,7 @@ class TrialRunner:
     """The common inputs of all trials of a tuning.
 
     The clients have their validation samples in the place of test samples, so that no trial can see a test sample. `seed` is
-    that of all trials: the same initial weights, cohorts and batches. `training` are the other arguments of `prepare_run`.
+    that of all trials: the same initial weights, cohorts and batches. `training` are the other arguments of `configure_run`.
     """
 
     methods: Mapping[str, Tunable]
@@ -69,7 +69,7 @@ class TrialRunner:
 
     def run_config(self, tunable: Tunable) -> RunConfig:
         """The run of a trial. Raises `UnalikeError` if it cannot be trained."""
-        return prepare_run(
+        return configure_run(
             tunable.plan, self.clients, work=tunable.work, seed=self.seed, **self.training
         )
 

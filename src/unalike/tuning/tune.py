@@ -153,11 +153,7 @@ class TuneRequest(TuningOptions, RoundOptions):
     def __post_init__(self) -> None:
         require_optuna()
         _ = self.goal
-        if private := [
-            label
-            for label, method in self.methods.items()
-            if getattr(plan_of(method), "privacy", None)
-        ]:
+        if private := [label for label, method in self.methods.items() if plan_of(method).privacy]:
             raise UnalikeError(
                 f"{', '.join(private)}: trials are chosen by the clients' validation samples, which epsilon does not cover; tune "
                 "the method without its privacy on public data, and give the values that were found"

@@ -19,8 +19,8 @@ from unalike.data.partitioning.partition import usual_clients
 from unalike.data.sources.load import load
 from unalike.metrics.metrics import Custom
 from unalike.runtime.records.recording import Recording
-from unalike.runtime.records.run_directory import digest
-from unalike.runtime.setup.run_config import RunConfig, prepare_run
+from unalike.runtime.records.run_directory import digest, plain
+from unalike.runtime.setup.run_config import RunConfig, configure_run
 from unalike_studies import flamby_heart_rows
 from unalike_studies.pretraining import pretrained
 
@@ -81,7 +81,7 @@ class StudyCell:
             for name, value in self.options.items()
             if name not in ("executor", "device")
         }
-        return digest({"spec": self.spec, "seed": self.seed, **deciding})
+        return digest(plain({"spec": self.spec, "seed": self.seed, **deciding}))
 
     @property
     def kind(self) -> str:
@@ -113,7 +113,7 @@ class StudyCell:
         division.setdefault("clients", usual_clients(options["partition"]))
         population = divide(data, options["partition"], seed=self.seed, **division)
         tested = self._load("server_data", data_dir) if "server_data" in options else data
-        return prepare_run(
+        return configure_run(
             self.spec,
             population,
             seed=self.seed,

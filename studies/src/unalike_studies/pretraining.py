@@ -11,7 +11,7 @@ from unalike.core.work import Work
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.partition import partition
 from unalike.runtime.round_loop import execute
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 
 
 def pretrained(
@@ -50,7 +50,7 @@ def pretrained(
         "transform": transform,
     }
     run = execute(
-        prepare_run(
+        configure_run(
             "fedavg", pooled, model=model, seed=seed, work=replace(work, schedule=1.0), **options
         )
     )

@@ -47,7 +47,7 @@ class ComparisonFolder:
 
     @cached_property
     def config(self) -> Settings:
-        """Its settings as flags. An older folder lacks options that had their default."""
+        """Its settings as flags; those that came after the folder was written had their default."""
         return plain(written(TrainingOptions())) | tomllib.loads(self.comparison.facts.config)
 
     @cached_property

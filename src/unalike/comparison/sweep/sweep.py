@@ -23,7 +23,7 @@ from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.partitioning.partition import check_scheme, usual_partition
 from unalike.data.sources.load import load
-from unalike.runtime.setup.run_options import check_inputs
+from unalike.runtime.setup.run_options import check_inputs, named_plan
 
 POINTS = "points"
 """The folder of the comparisons of a sweep."""
@@ -155,7 +155,7 @@ def plan_sweep(
         for name, value in zip(grid, point):
             arguments = arguments.at(name, value)
         swept = {name: value for name, value in arguments.training.items() if name in grid}
-        check_inputs(arguments.methods.values(), has_test=True, **swept)
+        check_inputs(map(named_plan, arguments.methods.values()), has_test=True, **swept)
         if arguments.clients.partition is not None:
             check_scheme(arguments.clients.partition)
         points[point] = arguments

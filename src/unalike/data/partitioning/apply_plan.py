@@ -28,38 +28,55 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
     """
     if data.fingerprint != plan.fingerprint:
         raise UnalikeError(
-            f"the plan divides {plan.data!r} with fingerprint {plan.fingerprint}, found {data.name!r} with "
+            f"the plan divides {plan.data!r} with fingerprint {plan.fingerprint}, found "
+            f"{data.name!r} with "
             f"{data.fingerprint}; load the plan's data set, or draw a new partition of this one"
         )
     x, y = data.merged() if plan.merge else data.train
-    train, test, val = plan.train, plan.test, plan.val
+    indices = {"train": plan.train, "test": plan.test, "val": plan.val}
     calls = [call for call in parse(plan.spec) if call.name in feature_skew.registry]
     if calls:
-        x, y, (train, test, val) = _changed(
-            plan, x, y, [feature_skew.registry.build(call) for call in calls]
-        )
-    details = (plan.names, data.classes, data.task, plan, plan.clusters, data.encoding)
-    population = Population(x, y, train, test, val, *details)
+        changes = [feature_skew.registry.build(call) for call in calls]
+        x, y, indices = _changed(plan, x, y, changes)
+    population = Population(
+        x=x,
+        y=y,
+        **indices,
+        names=plan.names,
+        classes=data.classes,
+        task=data.task,
+        plan=plan,
+        clusters=plan.clusters,
+        encoding=data.encoding,
+    )
+    # Tokens only: a word of test samples alone must not shape the vocabulary.
     return population if x.is_floating_point() else restrict_vocabulary(population)
 
 
 def _changed(
     plan: PartitionPlan, x: Tensor, y: Tensor, changes: list[feature_skew.Change]
-) -> tuple[Tensor, Tensor, list[Ragged]]:
-    """Copy and change every client's samples, one client after the other: a sample of two clients is changed in two ways."""
-    splits = [getattr(plan, split) for split in SPLITS]
-    blocks, rows = [], [np.concatenate(parts) for parts in zip(*splits)]
-    for k, mine in enumerate(rows):
-        order = np.argsort(
-            mine
-        )  # so that a change does not depend on the split that a sample is in
-        block = x[torch.from_numpy(mine[order])]
+) -> tuple[Tensor, Tensor, dict[str, Ragged]]:
+    """Copy and change every client's samples, one client after the other: a sample of two clients is changed in two ways.
+
+    Returns the samples and, by split, each client's indices into them.
+    """
+    splits: dict[str, Ragged] = {split: getattr(plan, split) for split in SPLITS}
+    rows_of_clients = [np.concatenate(parts) for parts in zip(*splits.values())]
+    blocks = []
+    for k, rows in enumerate(rows_of_clients):
+        # In ascending order, so that a change does not depend on the split that a sample is in.
+        order = np.argsort(rows)
+        block = x[torch.from_numpy(rows[order])]
         for i, change in enumerate(changes):
-            block = change(block, k, plan.clients, generator(plan.seed, "features", i, k))
+            rng = generator(plan.seed, "features", i, k)
+            block = change(block, k, plan.clients, rng)
         blocks.append(block[torch.from_numpy(np.argsort(order))])
-    starts = Ragged.of(rows).offsets[:-1]
-    placed = []
-    for split in splits:
-        placed.append(Ragged.ranges(starts, split.sizes))
-        starts = starts + split.sizes
-    return torch.cat(blocks), y[torch.from_numpy(np.concatenate(rows))], placed
+
+    # In a client's block its training samples come first, then its test and its validation samples.
+    starts = Ragged.of(rows_of_clients).offsets[:-1]
+    places = {}
+    for split, rows_of_split in splits.items():
+        places[split] = Ragged.ranges(starts, rows_of_split.sizes)
+        starts = starts + rows_of_split.sizes
+    index = torch.from_numpy(np.concatenate(rows_of_clients))
+    return torch.cat(blocks), y[index], places

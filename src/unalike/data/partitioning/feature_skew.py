@@ -53,15 +53,16 @@ class Noise:
     def __call__(self, x: Tensor, client: int, clients: int, rng: np.random.Generator) -> Tensor:
         if not x.is_floating_point():
             raise UnalikeError(
-                "noise: found tokens, expected images or rows of numbers; use another partition for texts"
+                "noise: found tokens, expected images or rows of numbers; use another partition "
+                "for texts"
             )
-        noise = torch.from_numpy(rng.standard_normal(tuple(x.shape), dtype=np.float32)).to(x.device)
-        grown = self.level * (client / max(1, clients - 1))
-        return (
-            x
-            + (grown if self.deviation else float(np.sqrt(self.level * (client + 1) / clients)))
-            * noise
-        )
+        numbers = rng.standard_normal(tuple(x.shape), dtype=np.float32)
+        noise = torch.from_numpy(numbers).to(x.device)
+        if self.deviation:
+            scale = self.level * (client / max(1, clients - 1))
+        else:
+            scale = float(np.sqrt(self.level * (client + 1) / clients))
+        return x + scale * noise
 
     def clusters(self, clients: int) -> np.ndarray | None:
         return None
@@ -85,11 +86,13 @@ class Rotation:
             check_positive("rotation", degrees=self.degrees)
             if self.degrees >= 360:
                 raise UnalikeError(
-                    f"rotation: found degrees={self.degrees:g}, which turns nothing; expected less than 360"
+                    f"rotation: found degrees={self.degrees:g}, which turns nothing; expected less "
+                    "than 360"
                 )
         elif not self.degrees or not np.isfinite(self.degrees).all():
             raise UnalikeError(
-                f"rotation: found degrees={self.degrees!r}, expected angles such as (0, 90, 180, 270)"
+                f"rotation: found degrees={self.degrees!r}, expected angles such as (0, 90, 180, "
+                "270)"
             )
 
     @property
@@ -105,8 +108,8 @@ class Rotation:
             )
         angle = self.angles[client * len(self.angles) // clients]
         quarters, rest = divmod(angle, 90)
-        square = x.shape[-1] == x.shape[-2]
-        if rest == 0 and (square or quarters % 2 == 0):
+        is_square = x.shape[-1] == x.shape[-2]
+        if rest == 0 and (is_square or quarters % 2 == 0):
             return torch.rot90(x, int(quarters), (-2, -1))
         return _rotated(x, np.deg2rad(angle))
 

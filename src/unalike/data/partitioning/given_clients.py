@@ -14,13 +14,13 @@ from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
 from unalike.data.heterogeneity import label_counts
 from unalike.data.partitioning.apply_plan import apply_plan
-from unalike.data.partitioning.hold_out import draw_tests, test_apart
+from unalike.data.partitioning.hold_out import draw_tests, take_test_set
 from unalike.data.partitioning.partition import (
     check_scheme,
-    divided_already,
+    draw_validation,
     partition,
-    share_apart,
-    share_asked,
+    refuse_new_partition,
+    requested_share,
     usual_partition,
 )
 from unalike.data.population import Population
@@ -76,13 +76,15 @@ class ClientsRequest:
         """The command-line flags that name the same data; empty unless the data has a name."""
         if not isinstance(self.data, str):
             return {}
-        folder = self.data_dir and str(self.data_dir)
-        return {
+        flags = {
             "data": self.data,
-            "data_dir": folder,
+            "data_dir": self.data_dir and str(self.data_dir),
             "split": self.split,
             "val": self.val or None,
-        } | ({} if self.folds is None else {"folds": self.folds})
+        }
+        if self.folds is not None:
+            flags["folds"] = self.folds
+        return flags
 
     def read(self, needs_test: bool, compared: bool = False) -> GivenClients:
         """Read the data, if it is to be read.
@@ -96,74 +98,110 @@ class ClientsRequest:
         number = self.clients
         if not (number is None or isinstance(number, int)):
             raise UnalikeError(
-                "found both data= and clients; give the number of clients with data=, or the clients without it"
+                "found both data= and clients; give the number of clients with data=, or the "
+                "clients without it"
             )
         if self.partition is not None:
             check_scheme(self.partition)  # before data is read
-        dataset, test = load(self.data, self.data_dir), self.test
+        dataset = load(self.data, self.data_dir)
+        test = self.test
         if needs_test and test is None:
-            dataset, test = test_apart(dataset)
-        scheme, shares = (
-            self.partition or usual_partition(dataset),
-            (self.split, 0, True, self.val, self.folds),
-        )
-        of = cache(lambda seed: partition(dataset, self.partition, number, seed, *shares))
-        if self.tests_of is not None:
-            return GivenClients(
-                cache(lambda seed: tested_as(of(seed), of(self.tests_of), dataset)), test, scheme
+            dataset, test = take_test_set(dataset)
+        scheme = self.partition or usual_partition(dataset)
+
+        # Methods are compared under the same seeds, so that each division is made once and kept.
+        @cache
+        def divided(seed: int) -> Population:
+            return partition(
+                dataset,
+                self.partition,
+                clients=number,
+                seed=seed,
+                split=self.split,
+                val=self.val,
+                folds=self.folds,
             )
-        return GivenClients(of, test, scheme)
+
+        if self.tests_of is None:
+            return GivenClients(divided, test, scheme)
+        seed_of_tests = self.tests_of
+
+        @cache
+        def divided_with_same_tests(seed: int) -> Population:
+            return with_tests_of(divided(seed), divided(seed_of_tests), dataset)
+
+        return GivenClients(divided_with_same_tests, test, scheme)
 
     def _given(self, needs_tests: bool) -> GivenClients:
+        """The clients that were given, with test samples of each seed if that was asked for or `needs_tests` and there are none."""
         if self.clients is None or isinstance(self.clients, int):
             raise UnalikeError(
-                "found no data; give clients (from ua.partition, or a list of ua.ClientData) or data='digits'"
+                "found no data; give clients (from ua.partition, or a list of ua.ClientData) or "
+                "data='digits'"
             )
-        divide = "make them with it: ua.partition(..., val=0.1)"
-        divided_already("clients", divide, self.partition, self.val)
-        fixed = (
-            self.clients if isinstance(self.clients, Population) else Population.of(self.clients)
-        )
-        asked, split = share_asked(self.split, self.folds)
-        if not (asked or (needs_tests and not len(fixed.test.values))):
-            return GivenClients(lambda seed: fixed, self.test)
-        draw = cache(lambda seed: redrawn(fixed, seed, split, self.folds))
-        return GivenClients(
-            draw if self.tests_of is None else lambda seed: draw(self.tests_of), self.test
-        )
+        remedy = "make them with it: ua.partition(..., val=0.1)"
+        refuse_new_partition("clients", remedy, self.partition, self.val)
+        clients = self.clients
+        if not isinstance(clients, Population):
+            clients = Population.of(clients)
+        option, split = requested_share(self.split, self.folds)
+        lacks_tests = needs_tests and not len(clients.test.values)
+        if not option and not lacks_tests:
+            return GivenClients(lambda seed: clients, self.test)
+
+        @cache
+        def with_tests(seed: int) -> Population:
+            return with_new_tests(clients, seed, split, self.folds)
+
+        if self.tests_of is None:
+            return GivenClients(with_tests, self.test)
+        seed_of_tests = self.tests_of
+        return GivenClients(lambda seed: with_tests(seed_of_tests), self.test)
 
 
-def redrawn(clients: Population, seed: int, split: float, folds: int | None = None) -> Population:
+def with_new_tests(
+    clients: Population, seed: int, split: float, folds: int | None = None
+) -> Population:
     """The clients with test samples drawn anew from their training and test samples, as `draw_tests` does; validation stays."""
-    owned = [np.concatenate(parts) for parts in zip(clients.train, clients.test, strict=True)]
-    tests = draw_tests(
-        owned, clients.y.cpu().numpy(), np.arange(len(clients.y)), seed, split, folds
-    )
-    train, test = (
-        Ragged.of(rows[t == one] for rows, t in zip(owned, tests)) for one in (False, True)
-    )
+    rows_of_clients = [
+        np.concatenate(parts) for parts in zip(clients.train, clients.test, strict=True)
+    ]
+    labels = clients.y.cpu().numpy()
+    units = np.arange(len(clients.y))
+    is_test = draw_tests(rows_of_clients, labels, units, seed, split, folds)
+    pairs = list(zip(rows_of_clients, is_test))
+    train = Ragged.of(rows[~tests] for rows, tests in pairs)
+    test = Ragged.of(rows[tests] for rows, tests in pairs)
     return replace(clients, train=train, test=test, plan=None)
 
 
-def tested_as(drawn: Population, other: Population, dataset: Dataset) -> Population:
+def with_tests_of(clients: Population, other: Population, dataset: Dataset) -> Population:
     """The clients of one division, tested on samples that test in another division of the same data set.
 
     Each client tests on those of its samples that are test samples there, and trains on its other samples. So no sample that
     `other` trains or validates on is tested on. A client may be left without test samples.
     """
-    plan, tests = drawn.plan, other.plan
-    if drawn is other or plan is None or tests is None:
-        return drawn
-    roles: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    if clients is other or clients.plan is None or other.plan is None:
+        return clients
+    plan = clients.plan
+    tested_there = other.plan.test.values
+    units = None if dataset.unit is None else dataset.units
+    training, validating, testing = [], [], []
     for k, parts in enumerate(zip(plan.train, plan.val, plan.test, strict=True)):
         samples = np.concatenate(parts)
-        tested = np.isin(samples, tests.test.values)
-        units = None if dataset.unit is None else dataset.units
-        validated, trained = share_apart(samples[~tested], plan.val_share, plan.seed, k, units)
-        roles.append(
-            (trained, validated, np.sort(samples[tested]))
-        )  # in one order, so that seeds can resample them alike
-    train, val, test = (Ragged.of(rows) for rows in zip(*roles, strict=True))
+        is_test = np.isin(samples, tested_there)
+        validation, train = draw_validation(samples[~is_test], plan.val_share, plan.seed, k, units)
+        training.append(train)
+        validating.append(validation)
+        # In one order, so that seeds can resample them alike.
+        testing.append(np.sort(samples[is_test]))
+    rows = Ragged.of(training)
     labels = (dataset.merged() if plan.merge else dataset.train)[1]
-    counts = label_counts(labels, dataset.classes, train)
-    return apply_plan(replace(plan, train=train, val=val, test=test, counts=counts), dataset)
+    new_plan = replace(
+        plan,
+        train=rows,
+        val=Ragged.of(validating),
+        test=Ragged.of(testing),
+        counts=label_counts(labels, dataset.classes, rows),
+    )
+    return apply_plan(new_plan, dataset)

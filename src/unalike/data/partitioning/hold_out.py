@@ -36,30 +36,38 @@ def draw_tests(
     numbers, and the number of each sample's unit, such as a patient. `split` is the training share of each client's units,
     `min_test` the smallest number of units that test.
     """
-    tests = np.zeros(units.max(initial=-1) + 1, bool)
-    drawn = np.zeros_like(tests)
-    found = []
+    units_that_test = np.zeros(units.max(initial=-1) + 1, bool)
+    is_placed = np.zeros_like(units_that_test)
+    is_test = []
     for k, rows in enumerate(owned):
-        own, place = np.unique(units[rows], return_inverse=True)
+        # Units of several clients are on the side that the first of them drew, so that only the others are drawn here.
+        members, place = np.unique(units[rows], return_inverse=True)
         outcome = np.bincount(place, labels[rows].astype(float)) / np.bincount(place)
-        free = ~drawn[own]
-        rng = (
-            generator(seed, "stratified", k)
-            if folds is None
-            else generator(seed // folds, "folds", k)
-        )
-        ordered = own[free][np.lexsort((rng.random(free.sum()), outcome[free]))]
-        n = len(ordered)
+        is_free = ~is_placed[members]
+        if folds is None:
+            rng = generator(seed, "stratified", k)
+        else:
+            # The seeds of one repetition share the order, of which each tests another part.
+            rng = generator(seed // folds, "folds", k)
+        order = np.lexsort((rng.random(is_free.sum()), outcome[is_free]))
+        ordered = members[is_free][order]
+
+        count = len(ordered)
         if folds is None:
             # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
-            size = n - min(max(int(split * n + 1e-9), 1), max(n - min_test, 0))
-            chosen = ((np.arange(size) + rng.random()) * n / max(size, 1)).astype(int)
+            trains = min(max(int(split * count + 1e-9), 1), max(count - min_test, 0))
+            size = count - trains
+            distance = (np.arange(size) + rng.random()) * count / max(size, 1)
+            places = distance.astype(int)
         else:
-            chosen = np.flatnonzero((np.arange(n) + rng.integers(folds)) % folds == seed % folds)
-            chosen = chosen if n > 1 else chosen[:0]
-        tests[ordered[chosen]], drawn[own] = True, True
-        found.append(tests[units[rows]])
-    return found
+            fold = (np.arange(count) + rng.integers(folds)) % folds
+            places = np.flatnonzero(fold == seed % folds)
+            if count <= 1:  # the only unit trains
+                places = places[:0]
+        units_that_test[ordered[places]] = True
+        is_placed[members] = True
+        is_test.append(units_that_test[units[rows]])
+    return is_test
 
 
 def hold_out(
@@ -78,36 +86,37 @@ def hold_out(
     check_kinds(hold_out, {"share": share, "seed": seed, "imbalance": imbalance})
     if not 0 < share < 1:
         raise UnalikeError(
-            f"found a share of {share}, expected the part of the test samples for the server, such as 0.02"
+            f"found a share of {share}, expected the part of the test samples for the server, such "
+            "as 0.02"
         )
     if not imbalance >= 1 or (imbalance > 1 and data.classes is None):
-        expected = (
-            "1, for labels that are no classes"
-            if data.classes is None
-            else "the ratio of two classes, 1 or more"
-        )
+        expected = "the ratio of two classes, 1 or more"
+        if data.classes is None:
+            expected = "1, for labels that are no classes"
         raise UnalikeError(f"found imbalance={imbalance!r}, expected {expected}")
     x, y = data.merged()
-    trains = len(data.train[1])
-    pool = np.arange(trains if data.test is not None else 0, len(y))
+    first = 0 if data.test is None else len(data.train[1])
+    pool = np.arange(first, len(y))
     rng = generator(seed, "hold out")
     if data.classes is None:
-        chosen = rng.choice(pool, max(1, round(share * len(pool))), replace=False)
+        rows = rng.choice(pool, max(1, round(share * len(pool))), replace=False)
     else:
-        count = len(data.classes)
-        largest = max(1, round(share * len(pool) / count))
-        each = [
-            max(1, round(largest * imbalance ** (-label / max(1, count - 1))))
-            for label in range(count)
-        ]
-        chosen = _drawn(y[torch.from_numpy(pool)].numpy(), pool, each, share, rng)
+        classes = len(data.classes)
+        largest = max(1, round(share * len(pool) / classes))
+        counts = []
+        for label in range(classes):
+            factor = imbalance ** (-label / max(1, classes - 1))
+            counts.append(max(1, round(largest * factor)))
+        labels = y[torch.from_numpy(pool)].numpy()
+        rows = _draw_of_classes(labels, pool, counts, share, rng)
     if data.unit is not None:  # with every unit of a chosen sample
-        chosen = np.flatnonzero(np.isin(data.units, data.units[chosen]))
-    held = torch.from_numpy(chosen)
-    return data.taken(np.setdiff1d(np.arange(len(y)), chosen)), (x[held], y[held])
+        rows = np.flatnonzero(np.isin(data.units, data.units[rows]))
+    others = np.setdiff1d(np.arange(len(y)), rows)
+    index = torch.from_numpy(rows)
+    return data.taken(others), (x[index], y[index])
 
 
-def test_apart(data: Dataset) -> tuple[Dataset, Pair]:
+def take_test_set(data: Dataset) -> tuple[Dataset, Pair]:
     """Hold out the published test set for the server; without one, a fifth of all samples. Returns the rest and (x, y)."""
     if data.test is None:
         return hold_out(data, 0.2)
@@ -116,15 +125,17 @@ def test_apart(data: Dataset) -> tuple[Dataset, Pair]:
     return replace(data, test=None, groups=groups), data.test
 
 
-def _drawn(
-    labels: np.ndarray, pool: np.ndarray, each: list[int], share: float, rng: np.random.Generator
+def _draw_of_classes(
+    labels: np.ndarray, pool: np.ndarray, counts: list[int], share: float, rng: np.random.Generator
 ) -> np.ndarray:
-    chosen = []
-    for label, count in enumerate(each):
+    """Draw `counts[c]` samples of each class c from a pool with these labels, [n], in ascending order."""
+    parts = []
+    for label, count in enumerate(counts):
         members = pool[labels == label]
         if len(members) < count:
             raise UnalikeError(
-                f"class {label} has {len(members)} samples to choose from, expected {count} for a share of {share}; lower the share"
+                f"class {label} has {len(members)} samples to choose from, expected {count} for a "
+                f"share of {share}; lower the share"
             )
-        chosen.append(rng.choice(members, count, replace=False))
-    return np.sort(np.concatenate(chosen))
+        parts.append(rng.choice(members, count, replace=False))
+    return np.sort(np.concatenate(parts))

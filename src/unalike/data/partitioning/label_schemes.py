@@ -11,7 +11,7 @@ from unalike.data.partitioning.scheme import (
     by_class,
     check_smallest,
     deal,
-    first_large,
+    draw_until_large,
     registry,
 )
 
@@ -44,15 +44,15 @@ def dirichlet(
     """
     name = f"dirichlet(alpha={alpha})"
     check_positive(name, alpha=alpha)
-    least = min_size if min_size is not None else 10 if balance else 0
-    check_smallest(name, least, clients, len(labels))
+    if min_size is None:
+        min_size = 10 if balance else 0
+    check_smallest(name, min_size, clients, len(labels))
     rows = by_class(labels)
     lengths = [len(row) for row in rows]
-    return deal(
-        rows,
-        first_large(name, least, lambda: _dirichlet_counts(lengths, clients, rng, alpha, balance)),
-        rng,
+    counts = draw_until_large(
+        name, min_size, lambda: _dirichlet_counts(lengths, clients, rng, alpha, balance)
     )
+    return deal(rows, counts, rng)
 
 
 def _dirichlet_counts(
@@ -101,30 +101,38 @@ def pathological(
     rows = by_class(labels)
     if not 1 <= classes <= len(rows):
         raise UnalikeError(
-            f"pathological: found classes={classes}, expected 1 to the {len(rows)} classes of the data"
+            f"pathological: found classes={classes}, expected 1 to the {len(rows)} classes of the "
+            "data"
         )
+    # How many more classes each client may hold; a class goes to the first clients that may.
     quota = np.full(clients, classes)
     counts = np.zeros((len(rows), clients), np.int64)
     holders = math.ceil(clients * classes / len(rows))
     for c, row in enumerate(rows):
-        chosen = np.flatnonzero(quota)[:holders]
-        if not len(chosen):
+        members = np.flatnonzero(quota)[:holders]
+        if not len(members):
             raise UnalikeError(
-                f"pathological(classes={classes}) leaves {len(rows) - c} of {len(rows)} classes to no client: each "
-                f"class goes to {holders} of {clients} clients; raise classes, or choose clients so that "
+                f"pathological(classes={classes}) leaves {len(rows) - c} of {len(rows)} classes to "
+                "no client: each "
+                f"class goes to {holders} of {clients} clients; raise classes, or choose clients "
+                "so that "
                 f"clients * classes / {len(rows)} is a whole number"
             )
-        counts[c, chosen] = _parts(len(row), len(chosen), rng, balance, least / len(rows))
-        quota[chosen] -= 1
+        counts[c, members] = _parts(len(row), len(members), rng, balance, least / len(rows))
+        quota[members] -= 1
     return deal(rows, counts, rng)
 
 
 def _parts(
     total: int, holders: int, rng: np.random.Generator, balance: bool, least: float
 ) -> np.ndarray:
-    part = total // holders
-    low = min(part, int(max(total / holders / 10, least)))
-    sizes = np.full(holders, part) if balance else rng.integers(low, max(part, low + 1), holders)
+    """The sizes of the parts of a class of `total` samples, [holders]; the last part is what the others leave."""
+    equal = total // holders
+    if balance:
+        sizes = np.full(holders, equal)
+    else:
+        smallest = min(equal, int(max(total / holders / 10, least)))
+        sizes = rng.integers(smallest, max(equal, smallest + 1), holders)
     sizes[-1] = total - sizes[:-1].sum()
     return sizes
 
@@ -146,12 +154,17 @@ def shards(
     total = clients * per_client
     if total > len(labels):
         raise UnalikeError(
-            f"shards(per_client={per_client}) with {clients} clients cuts {total} shards, found {len(labels)} samples: "
+            f"shards(per_client={per_client}) with {clients} clients cuts {total} shards, found "
+            f"{len(labels)} samples: "
             "lower per_client or clients"
         )
-    cut = np.array_split(np.concatenate([rng.permutation(row) for row in by_class(labels)]), total)
-    drawn = rng.permutation(total).reshape(clients, per_client)
-    return [np.concatenate([cut[s] for s in mine]) for mine in drawn]
+    by_label = np.concatenate([rng.permutation(row) for row in by_class(labels)])
+    pieces = np.array_split(by_label, total)
+    hands = rng.permutation(total).reshape(clients, per_client)
+    owned = []
+    for hand in hands:
+        owned.append(np.concatenate([pieces[number] for number in hand]))
+    return owned
 
 
 @registry.register("classes")
@@ -171,19 +184,25 @@ def classes(
         raise UnalikeError(
             f"classes: found k={k}, expected 1 to the {len(rows)} classes of the data"
         )
+    # Which client holds which class: the first classes in turn, so that none is left out where there are clients enough.
     holds = np.zeros((len(rows), clients), bool)
     for i in range(clients):
         first = i % len(rows)
         others = np.delete(np.arange(len(rows)), first)
-        holds[[first, *rng.choice(others, k - 1, replace=False)], i] = True
-    if not holds.any(1).all():
+        holds[first, i] = True
+        holds[rng.choice(others, k - 1, replace=False), i] = True
+    has_holder = holds.any(1)
+    if not has_holder.all():
         raise UnalikeError(
-            f"classes(k={k}) with {clients} clients leaves {(~holds.any(1)).sum()} of {len(rows)} classes to no "
+            f"classes(k={k}) with {clients} clients leaves {(~has_holder).sum()} of {len(rows)} "
+            "classes to no "
             f"client; choose {len(rows)} clients or more, or raise k"
         )
+    # Each class in parts that differ by one sample at most, as `array_split` makes them.
     counts = np.zeros(holds.shape, np.int64)
-    for row, mine, held in zip(rows, counts, holds):
-        mine[held] = [len(part) for part in np.array_split(row, held.sum())]
+    for c, row in enumerate(rows):
+        parts = np.array_split(row, holds[c].sum())
+        counts[c, holds[c]] = [len(part) for part in parts]
     return deal(rows, counts, rng)
 
 
@@ -198,7 +217,7 @@ def quantity(
     name = f"quantity(beta={beta})"
     check_positive(name, beta=beta)
     check_smallest(name, min_size, clients, samples)
-    sizes = first_large(
+    sizes = draw_until_large(
         name, min_size, lambda: _proportional(rng.dirichlet(np.full(clients, beta)), samples)
     )
     return np.split(rng.permutation(samples), np.cumsum(sizes)[:-1])
@@ -231,15 +250,18 @@ def clusters(
         widths = list(groups)
     if sum(widths) != len(rows) or min(widths) < 1 or len(widths) > clients:
         raise UnalikeError(
-            f"clusters: found groups={groups!r}, expected at most one group per client ({clients}) and widths that add "
+            f"clusters: found groups={groups!r}, expected at most one group per client ({clients}) "
+            "and widths that add "
             f"up to the {len(rows)} classes of the data, such as (10, 26, 26) for 62"
         )
-    member = np.arange(clients) * len(widths) // clients
+    cluster = np.arange(clients) * len(widths) // clients
     owned: list[np.ndarray] = []
     for g, end in enumerate(np.cumsum(widths)):
+        # All samples of the cluster's classes, mixed, in equal parts for its clients.
         mixed = rng.permutation(np.concatenate(rows[end - widths[g] : end]))
-        owned += [part[:size] for part in np.array_split(mixed, (member == g).sum())]
-    return Division(owned, clusters=member)
+        parts = np.array_split(mixed, (cluster == g).sum())
+        owned += [part[:size] for part in parts]
+    return Division(owned, clusters=cluster)
 
 
 @registry.register("halves")
@@ -260,23 +282,32 @@ def halves(labels: np.ndarray, clients: int, rng: np.random.Generator) -> Divisi
             f"halves: found {clients} clients and {len(rows)} classes, expected 3 and 2 or more"
         )
     half = (len(rows) + 1) // 2
-    member = np.arange(clients) * 3 // clients
-    first, second, everyone = np.bincount(member)
-    pools = [rng.permutation(np.concatenate(part)) for part in (rows[:half], rows[half:])]
-    shares = [len(pool) / len(labels) for pool in pools]
-    size = int(
-        min(len(pool) / (n + everyone * s) for pool, n, s in zip(pools, (first, second), shares))
-    )
+    group = np.arange(clients) * 3 // clients
+    with_first, with_second, with_all = np.bincount(group)
+    first = rng.permutation(np.concatenate(rows[:half]))
+    second = rng.permutation(np.concatenate(rows[half:]))
+
+    # A half serves its own clients, and those with all classes in its share of the data; the scarcer half sets the size.
+    first_share = len(first) / len(labels)
+    second_share = len(second) / len(labels)
+    size_by_first = len(first) / (with_first + with_all * first_share)
+    size_by_second = len(second) / (with_second + with_all * second_share)
+    size = int(min(size_by_first, size_by_second))
     if not size:
         raise UnalikeError(
             f"halves: {len(labels)} samples are too few for {clients} clients: lower clients"
         )
-    mixed = round(size * everyone * shares[0])
-    taken = [mixed, size * everyone - mixed]
-    parts = [(pool[n:], k) for pool, n, k in zip(pools, taken, (first, second))]
-    parts.append(
-        (rng.permutation(np.concatenate([pool[:n] for pool, n in zip(pools, taken)])), everyone)
-    )
-    return Division(
-        [part[i * size : (i + 1) * size] for part, k in parts for i in range(k)], clusters=member
-    )
+
+    # The beginning of each half is mixed for the clients with all classes; the rest is for the half's own clients.
+    from_first = round(size * with_all * first_share)
+    from_second = size * with_all - from_first
+    mixed = rng.permutation(np.concatenate([first[:from_first], second[:from_second]]))
+    parts = [
+        (first[from_first:], with_first),
+        (second[from_second:], with_second),
+        (mixed, with_all),
+    ]
+    owned = []
+    for part, holders in parts:
+        owned += [part[i * size : (i + 1) * size] for i in range(holders)]
+    return Division(owned, clusters=group)

@@ -35,9 +35,9 @@ def zipf(
     counts = _counts(size, a, len(rows))
     ranks = _ranks(order, clients, len(rows), rng)
     owned = [_draw(rows, rank, counts, rng) for rank in ranks]
-    return Division(
-        owned, notes=_shortfall("zipf" if a else "even", [int(counts.sum())] * clients, owned)
-    )
+    scheme = "zipf" if a else "even"
+    sizes = [int(counts.sum())] * clients
+    return Division(owned, notes=_shortfall(scheme, sizes, owned))
 
 
 @registry.register("even")
@@ -57,10 +57,9 @@ class Kind(NamedTuple):
 
     def scaled(self, factor: float, classes: int) -> Kind:
         """The kind with other numbers of samples, but enough for one of each class."""
-        return self._replace(
-            train=max(classes, round(factor * self.train)),
-            test=max(classes, round(factor * self.test)),
-        )
+        train = max(classes, round(factor * self.train))
+        test = max(classes, round(factor * self.test))
+        return self._replace(train=train, test=test)
 
 
 KINDS = {
@@ -105,15 +104,20 @@ def mixture(
     }
     if min(numbers.values()) < 0 or not any(numbers.values()):
         raise UnalikeError(
-            f"mixture: found {numbers}, expected numbers of clients such as zipf_more=9, even_more=1"
+            f"mixture: found {numbers}, expected numbers of clients such as zipf_more=9, "
+            "even_more=1"
         )
     check_positive("mixture", scale=scale)
-    kinds = [KINDS[name] for name, number in numbers.items() for _ in range(number)]
+    kinds: list[Kind] = []
+    for name, number in numbers.items():
+        kinds += [KINDS[name]] * number
     if scale != 1:
-        kinds = [kind.scaled(scale, len(np.unique(labels))) for kind in kinds]
+        classes = len(np.unique(labels))
+        kinds = [kind.scaled(scale, classes) for kind in kinds]
     if wanted not in (None, len(kinds)):
         raise UnalikeError(
-            f"mixture: the kinds add up to {len(kinds)} clients, found clients={wanted}; make them equal"
+            f"mixture: the kinds add up to {len(kinds)} clients, found clients={wanted}; make them "
+            "equal"
         )
     return _testbed(labels, kinds, order, rng)
 
@@ -135,33 +139,39 @@ for _name, _kind in KINDS.items():
 def _testbed(
     labels: np.ndarray, kinds: list[Kind], order: str, rng: np.random.Generator
 ) -> Division:
+    """One client of each kind; training and test samples come from separate parts of each class."""
     train, test = [], []
     for row in by_class(labels):
+        # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
         cut = max(1, int(TRAIN_SHARE * len(row) + 1e-9))
         mixed = rng.permutation(row)
         train.append(mixed[:cut])
         test.append(mixed[cut:])
-    owned, tested = [], []
-    for kind, rank in zip(kinds, _ranks(order, len(kinds), len(train), rng)):
-        tested.append(_draw(test, rank, _counts(kind.test, kind.a, len(train)), rng))
-        mine = _draw(train, rank, _counts(kind.train, kind.a, len(train)), rng)
-        owned.append(np.concatenate([mine, tested[-1]]))
-    asked = [
-        int(_counts(k.train, k.a, len(train)).sum() + _counts(k.test, k.a, len(train)).sum())
-        for k in kinds
-    ]
-    return Division(owned, tested, notes=_shortfall("mixture", asked, owned))
+
+    classes = len(train)
+    owned, tests, sizes = [], [], []
+    for kind, rank in zip(kinds, _ranks(order, len(kinds), classes, rng)):
+        test_counts = _counts(kind.test, kind.a, classes)
+        train_counts = _counts(kind.train, kind.a, classes)
+        test_rows = _draw(test, rank, test_counts, rng)
+        train_rows = _draw(train, rank, train_counts, rng)
+        tests.append(test_rows)
+        owned.append(np.concatenate([train_rows, test_rows]))
+        sizes.append(int(train_counts.sum() + test_counts.sum()))
+    return Division(owned, tests, notes=_shortfall("mixture", sizes, owned))
 
 
-def _shortfall(scheme: str, asked: list[int], owned: list[np.ndarray]) -> tuple[str, ...]:
-    """A note, with numbers, if clients get fewer samples than the scheme asks for."""
-    short = [(len(rows), wanted) for rows, wanted in zip(owned, asked) if len(rows) < wanted]
+def _shortfall(scheme: str, sizes: list[int], owned: list[np.ndarray]) -> tuple[str, ...]:
+    """A note, with numbers, if clients get fewer samples than the `sizes` that the scheme asks for."""
+    short = [(len(rows), size) for rows, size in zip(owned, sizes) if len(rows) < size]
     if not short:
         return ()
-    least, wanted = min(short)
+    smallest, expected = min(short)
     return (
-        f"{scheme}: {len(short)} of {len(owned)} clients get fewer samples than asked for, the smallest {least:,} instead of "
-        f"{wanted:,}, because their classes have too few samples; give more data or smaller clients",
+        f"{scheme}: {len(short)} of {len(owned)} clients get fewer samples than asked for, the "
+        f"smallest {smallest:,} instead of "
+        f"{expected:,}, because their classes have too few samples; give more data or smaller "
+        "clients",
     )
 
 
@@ -169,7 +179,8 @@ def _counts(size: int, a: float, classes: int) -> np.ndarray:
     """Return max(1, floor(size p_r)) for each rank r, [C]."""
     if size < classes:
         raise UnalikeError(
-            f"zipf: found size={size}, expected at least one sample for each of the {classes} classes"
+            f"zipf: found size={size}, expected at least one sample for each of the {classes} "
+            "classes"
         )
     if not 0 <= a < math.inf:
         raise UnalikeError(
@@ -177,15 +188,18 @@ def _counts(size: int, a: float, classes: int) -> np.ndarray:
         )
     p = np.arange(1, classes + 1, dtype=float) ** -a
     # 0.1 * 6000 / (10 * 0.1) may fall short of 600 by rounding.
-    return np.maximum(1, np.floor(size * p / p.sum() + 1e-9).astype(np.int64))
+    counts = np.floor(size * p / p.sum() + 1e-9).astype(np.int64)
+    return np.maximum(1, counts)
 
 
 def _draw(
     rows: list[np.ndarray], rank: np.ndarray, counts: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    return np.concatenate(
-        [rng.choice(rows[c], min(n, len(rows[c])), replace=False) for c, n in zip(rank, counts)]
-    )
+    """Draw `counts[r]` samples, or all if there are fewer, of the class `rank[r]` for each rank r."""
+    parts = []
+    for c, count in zip(rank, counts):
+        parts.append(rng.choice(rows[c], min(count, len(rows[c])), replace=False))
+    return np.concatenate(parts)
 
 
 def _ranks(order: str, clients: int, classes: int, rng: np.random.Generator) -> list[np.ndarray]:

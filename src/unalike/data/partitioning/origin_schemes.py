@@ -34,30 +34,41 @@ def natural(
     names, rows = by_value(_column("natural", columns, column))
     if wanted is not None and wanted > len(names):
         raise UnalikeError(
-            f"natural(column={column!r}): found clients={wanted}, the data has {len(names)}; lower clients, "
+            f"natural(column={column!r}): found clients={wanted}, the data has {len(names)}; lower "
+            "clients, "
             "leave it out, or name another partition"
         )
-    chosen = (
-        np.arange(len(names))
-        if wanted is None
-        else np.sort(rng.choice(len(names), wanted, replace=False))
-    )
-    owned = [rows[k] for k in chosen]
-    test = [
-        mine[held_out[mine]] if own_test and not held_out[mine].all() else mine[:0]
-        for mine in owned
-    ]
-    truth = None
+    clients = np.arange(len(names))
+    if wanted is not None:
+        clients = np.sort(rng.choice(len(names), wanted, replace=False))
+    owned = [rows[k] for k in clients]
+
+    # A client keeps its published test samples, unless it would have nothing to train on.
+    test = []
+    for mine in owned:
+        is_test = held_out[mine]
+        keeps_tests = own_test and not is_test.all()
+        test.append(mine[is_test] if keeps_tests else mine[:0])
+
+    clusters = None
     if cluster is not None:
-        numbers = np.unique(_column("natural", columns, cluster), return_inverse=True)[1]
-        truth = numbers[[mine[0] for mine in owned]]
-        for k, mine in zip(chosen, owned):
+        values = _column("natural", columns, cluster)
+        numbers = np.unique(values, return_inverse=True)[1]
+        clusters = numbers[[mine[0] for mine in owned]]
+        for k, mine in zip(clients, owned):
             if (numbers[mine] != numbers[mine[0]]).any():
                 raise UnalikeError(
-                    f"natural(cluster={cluster!r}): the samples of client {names[k]} lie in several clusters, expected one; name "
+                    f"natural(cluster={cluster!r}): the samples of client {names[k]} lie in "
+                    "several clusters, expected one; name "
                     "another column, or leave cluster out"
                 )
-    return Division(owned, test, [str(names[k]) for k in chosen], truth, stratified=True)
+    return Division(
+        owned=owned,
+        test=test,
+        names=[str(names[k]) for k in clients],
+        clusters=clusters,
+        stratified=True,
+    )
 
 
 @registry.register("leave_one_out")
@@ -73,18 +84,22 @@ def leave_one_out(
     names, rows = by_value(_column("leave_one_out", columns, column))
     texts = [str(name) for name in names]
     if len(texts) < 2 or client not in (None, *texts):
-        found = f"client={client!r}" if client is not None else f"{len(texts)} owner"
+        fault = f"{len(texts)} owner" if client is None else f"client={client!r}"
         raise UnalikeError(
-            f"leave_one_out(column={column!r}): found {found}; expected one of two or more: {', '.join(texts)}"
+            f"leave_one_out(column={column!r}): found {fault}; expected one of two or more: "
+            f"{', '.join(texts)}"
         )
-    place = seed % len(texts) if client is None else texts.index(client)
+    if client is None:
+        place = seed % len(texts)
+        subject = f"one of the {len(texts)} clients, under each seed the next one, is"
+    else:
+        place = texts.index(client)
+        subject = f"{client} is"
     test = [mine if k == place else mine[:0] for k, mine in enumerate(rows)]
-    who = (
-        f"{client} is"
-        if client is not None
-        else f"one of the {len(texts)} clients, under each seed the next one, is"
+    note = (
+        f"{subject} left out of training and alone is tested; it has no personal model, so methods "
+        "are judged by their shared ones"
     )
-    note = f"{who} left out of training and alone is tested; it has no personal model, so methods are judged by their shared ones"
     return Division(rows, test, texts, notes=(note,), all_tests=True)
 
 
@@ -103,18 +118,16 @@ def domains(
     clients = len(names) if wanted is None else wanted
     if clients < len(names):
         raise UnalikeError(
-            f"domains(column={column!r}): found clients={clients}, expected one or more for each of {len(names)} "
+            f"domains(column={column!r}): found clients={clients}, expected one or more for each "
+            f"of {len(names)} "
             f"domains ({', '.join(map(str, names[:8]))}); raise clients"
         )
     shares = [len(part) for part in np.array_split(np.arange(clients), len(names))]
-    owned = [
-        part
-        for row, share in zip(rows, shares)
-        for part in np.array_split(rng.permutation(row), share)
-    ]
-    return Division(
-        owned, names=_numbered(names, shares), clusters=np.repeat(np.arange(len(names)), shares)
-    )
+    owned: list[np.ndarray] = []
+    for row, share in zip(rows, shares):
+        owned += np.array_split(rng.permutation(row), share)
+    clusters = np.repeat(np.arange(len(names)), shares)
+    return Division(owned, names=_numbered(names, shares), clusters=clusters)
 
 
 @registry.register("index_files")
@@ -127,12 +140,14 @@ def index_files(samples: int, wanted: int | None, *, path: str) -> Division:
     clients = read_indices(path, samples)
     if wanted not in (None, len(clients)):
         raise UnalikeError(
-            f"index_files: {path} holds {len(clients)} clients, found clients={wanted}; leave it out"
+            f"index_files: {path} holds {len(clients)} clients, found clients={wanted}; leave it "
+            "out"
         )
-    owned = [np.concatenate([client.train, client.test, client.val]) for client in clients]
-    names = [client.name for client in clients]
     return Division(
-        owned, [client.test for client in clients], names, val=[client.val for client in clients]
+        owned=[np.concatenate([client.train, client.test, client.val]) for client in clients],
+        test=[client.test for client in clients],
+        val=[client.val for client in clients],
+        names=[client.name for client in clients],
     )
 
 
@@ -140,18 +155,21 @@ def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:
     if column not in columns:
         has = ", ".join(map(repr, columns)) or "none"
         raise UnalikeError(
-            f"{scheme}: the data has no column {column!r} (columns: {has}); name one of them with column=, or load the "
-            f"data with groups={{{column!r}: [one value per sample]}}, a table with group={column!r}"
+            f"{scheme}: the data has no column {column!r} (columns: {has}); name one of them with "
+            "column=, or load the "
+            f"data with groups={{{column!r}: [one value per sample]}}, a table with "
+            f"group={column!r}"
         )
     return columns[column]
 
 
 def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
     """Name the clients of domain a `a-0`, `a-1`, ..., or `a` if it has one; always with numbers if a domain is called `a-0`."""
-    numbers = [f"{name}-{i}" for name, share in zip(names, shares) for i in range(share)]
-    called = [
-        str(name) if share == 1 else f"{name}-{i}"
-        for name, share in zip(names, shares)
-        for i in range(share)
-    ]
-    return called if len(set(called)) == len(called) else numbers
+    numbered = []
+    shortened = []
+    for name, share in zip(names, shares):
+        of_domain = [f"{name}-{i}" for i in range(share)]
+        numbered += of_domain
+        shortened += [str(name)] if share == 1 else of_domain
+    is_unique = len(set(shortened)) == len(shortened)
+    return shortened if is_unique else numbered

@@ -11,6 +11,7 @@ import numpy as np
 from unalike._utils.errors import UnalikeError, unknown, warn
 from unalike._utils.keywords import check_keywords
 from unalike._utils.option_types import check_kinds, check_whole
+from unalike._utils.registry import Registry
 from unalike._utils.seeds import generator
 from unalike._utils.spec import Call, parse
 from unalike.data.dataset import Dataset
@@ -25,12 +26,14 @@ from unalike.data.ragged import Ragged
 from unalike.data.sources.load import load
 
 ARTIFICIAL = (
-    "no column says whose row is whose, so the clients are artificial; name the column of hospitals, writers or the like with "
+    "no column says whose row is whose, so the clients are artificial; name the column of "
+    "hospitals, writers or the like with "
     "--group, in Python group=, if there is one"
 )
 """A note on the clients of a table without groups."""
 DIVIDED_ANEW = (
-    "the {n} test samples that {name} declares are divided anew with the training samples; to test on them, hold them out for the "
+    "the {n} test samples that {name} declares are divided anew with the training samples; to test "
+    "on them, hold them out for the "
     "server with --split 1 --protocol server, in Python merge=False"
 )
 """A note on a scheme that does not keep the data's division into training and test samples."""
@@ -93,77 +96,99 @@ def partition(
     known = [name for name in inspect.signature(partition).parameters if name != "unknown_options"]
     check_keywords("ua.partition", unknown_options, known)
     data = load(data)
-    check_kinds(
-        partition,
-        {
-            "spec": spec,
-            "split": split,
-            "min_test": min_test,
-            "merge": merge,
-            "val": val,
-            "folds": folds,
-        },
-    )
-    is_table = data.encoding is not None and data.encoding.words is None
-    notes = (ARTIFICIAL,) if spec is None and is_table and not data.groups else ()
-    spec = usual_partition(data) if spec is None else spec
+    options = {
+        "spec": spec,
+        "split": split,
+        "min_test": min_test,
+        "merge": merge,
+        "val": val,
+        "folds": folds,
+    }
+    check_kinds(partition, options)
+
+    # What is not given follows from the data and from the scheme.
+    notes: list[str] = []
+    if spec is None:
+        is_table = data.encoding is not None and data.encoding.words is None
+        if is_table and not data.groups:
+            notes.append(ARTIFICIAL)
+        spec = usual_partition(data)
     clients = usual_clients(spec) if clients is None else clients
-    asked, split = share_asked(split, folds)
+    option, split = requested_share(split, folds)
     if not 0 < split <= 1:
         raise UnalikeError(
-            f"found split={split!r}, expected the training share of each client, above 0 and at most 1"
+            f"found split={split!r}, expected the training share of each client, above 0 and at "
+            "most 1"
         )
     if not 0 <= val < 1:
         raise UnalikeError(
-            f"found val={val!r}, expected the share of the training samples to validate on, from 0 to below 1"
+            f"found val={val!r}, expected the share of the training samples to validate on, from 0 "
+            "to below 1"
         )
-    labels = (data.merged() if merge else data.train)[1]
-    columns = {column: values[: len(labels)] for column, values in data.groups.items()}
-    held_out = (np.arange(len(labels)) >= len(data.train[1])) & data.published
-    division = _divide(spec, labels.cpu().numpy(), clients, seed, columns, held_out, data.classes)
+
+    # The scheme divides the samples among the clients, and may say which of them test.
+    y = (data.merged() if merge else data.train)[1]
+    labels = y.cpu().numpy()
+    held_out = (np.arange(len(y)) >= len(data.train[1])) & data.published
+    division = _divide(
+        spec,
+        labels=labels,
+        clients=clients,
+        seed=seed,
+        columns={column: values[: len(y)] for column, values in data.groups.items()},
+        held_out=held_out,
+        classes=data.classes,
+    )
     division = replace(division, notes=(*division.notes, *notes))
     _warn(division)
-    # The run alone notes it: merging is usual for data of benchmarks.
-    if held_out.any() and not any(map(len, division.test or ())):
-        division = replace(
-            division, notes=(*division.notes, DIVIDED_ANEW.format(n=held_out.sum(), name=data.name))
-        )
-    if asked and division.test is not None and (division.all_tests or all(map(len, division.test))):
+    has_tests = [len(rows) > 0 for rows in division.test or ()]
+    if held_out.any() and not any(has_tests):
+        # The run alone notes it: merging is usual for data of benchmarks.
+        note = DIVIDED_ANEW.format(n=held_out.sum(), name=data.name)
+        division = replace(division, notes=(*division.notes, note))
+    tests_are_known = division.test is not None and (division.all_tests or all(has_tests))
+    if option and tests_are_known:
+        remedy = ", or write own_test=False" if "own_test" in canonical(spec) else ""
         raise UnalikeError(
-            f"found {asked} beside {spec}, which keeps each client's own test samples; leave it out"
-            + (", or write own_test=False" if "own_test" in canonical(spec) else "")
+            f"found {option} beside {spec}, which keeps each client's own test samples; leave it "
+            f"out{remedy}"
         )
-    units = data.units[: len(labels)]
+
+    # Each client's samples are divided into tests and others, and the others into validation and training samples.
+    units = data.units[: len(y)]
     draw = None
     if division.stratified or data.unit is not None or folds is not None:
-        draw = partial(draw_tests, labels=labels.cpu().numpy(), units=units, folds=folds)
+        draw = partial(draw_tests, labels=labels, units=units, folds=folds)
     train, test = _split(division, split, min_test, seed, draw)
-    train, chosen_by = _set_apart(division, train, val, seed, None if data.unit is None else units)
+    train, validation = _set_validation_apart(
+        division, train, val, seed, units=None if data.unit is None else units
+    )
     if data.unit is not None and np.isin(units[train.values], units[test.values]).any():
         raise UnalikeError(
-            f"the test samples that {spec} keeps divide units of {data.unit!r}; keep each unit on one side, or leave unit out"
+            f"the test samples that {spec} keeps divide units of {data.unit!r}; keep each unit on "
+            "one side, or leave unit out"
         )
     plan = PartitionPlan(
-        canonical(spec),
-        len(train),
-        seed,
-        split,
-        val,
-        merge,
-        data.name,
-        data.fingerprint,
-        division.names,
-        _clusters(spec, division),
+        spec=canonical(spec),
+        clients=len(train),
+        seed=seed,
+        split=split,
+        val_share=val,
+        merge=merge,
+        data=data.name,
+        fingerprint=data.fingerprint,
+        named=division.names,
+        clusters=_clusters(spec, division),
         train=train,
         test=test,
-        val=chosen_by,
-        counts=label_counts(labels, data.classes, train),
+        val=validation,
+        counts=label_counts(y, data.classes, train),
         notes=division.notes,
     )
     return apply_plan(plan, data)
 
 
-def divided_already(
+def refuse_new_partition(
     what: str,
     remedy: str,
     partition: str | None,
@@ -183,7 +208,8 @@ def divided_already(
     words = [f"{name}={value!r}" for name, value in arguments.items() if value is not None]
     if words:
         raise UnalikeError(
-            f"found {', '.join(words)} beside {what}: it would change nothing; leave it out, or {remedy}"
+            f"found {', '.join(words)} beside {what}: it would change nothing; leave it out, or "
+            f"{remedy}"
         )
 
 
@@ -198,17 +224,16 @@ def usual_partition(data: Dataset, otherwise: str = USUAL) -> str:
 def check_scheme(spec: str) -> None:
     """Raise `UnalikeError` for a spec with an unknown name, an unknown option, or an option of another type."""
     scheme, changes = read(spec)
-    for call, table in [
-        (scheme, registry),
-        *((change, feature_skew.registry) for change in changes),
-    ]:
-        table.check(call)
+    registry.check(scheme)
+    for change in changes:
+        feature_skew.registry.check(change)
 
 
 def usual_clients(spec: str) -> int | None:
     """Return the default number of clients of `spec`; None if the scheme knows the number."""
     call, _ = read(spec)
-    return CLIENTS if "clients" in inspect.signature(registry[call.name]).parameters else None
+    parameters = inspect.signature(registry[call.name]).parameters
+    return CLIENTS if "clients" in parameters else None
 
 
 def partition_labels(
@@ -259,32 +284,40 @@ def partition_labels(
 def read(spec: str) -> tuple[Call, list[Call]]:
     """Parse a spec into its scheme (`iid` if it names none) and its feature changes."""
     calls = parse(feature_skew.registry.spelled(registry.spelled(spec)))
+    schemes = []
+    changes = []
     for call in calls:
-        if call.name not in registry and call.name not in feature_skew.registry:
+        if call.name in registry:
+            schemes.append(call)
+        elif call.name in feature_skew.registry:
+            changes.append(call)
+        else:
             raise unknown("partition", call.name, [*registry, *feature_skew.registry])
-    schemes = [call for call in calls if call.name in registry]
     if len(schemes) > 1:
         raise UnalikeError(
-            f"{spec!r} divides samples in {len(schemes)} ways; expected one scheme, such as {schemes[0]}, and "
+            f"{spec!r} divides samples in {len(schemes)} ways; expected one scheme, such as "
+            f"{schemes[0]}, and "
             f"beside it only changes of samples ({', '.join(feature_skew.registry)})"
         )
-    return (schemes or [Call("iid")])[0], [
-        call for call in calls if call.name in feature_skew.registry
-    ]
+    scheme = schemes[0] if schemes else Call("iid")
+    return scheme, changes
 
 
 def canonical(spec: str) -> str:
     """Write a spec with all its parameters and defaults: `noise` becomes "iid() + noise(level=0.1, deviation=False)"."""
     scheme, changes = read(spec)
-    tables = [(scheme, registry), *((change, feature_skew.registry) for change in changes)]
-    complete = []
-    for call, table in tables:
-        parameters = inspect.signature(table[call.name]).parameters.values()
-        options = [p for p in parameters if p.kind is p.KEYWORD_ONLY or p.default is not p.empty]
-        complete.append(
-            str(Call(call.name, {p.name: call.parameters.get(p.name, p.default) for p in options}))
-        )
-    return " + ".join(complete)
+    calls = [_completed(scheme, registry)]
+    calls += [_completed(change, feature_skew.registry) for change in changes]
+    return " + ".join(str(call) for call in calls)
+
+
+def _completed(call: Call, table: Registry) -> Call:
+    """The call with the defaults of all parameters that it leaves out."""
+    options = {}
+    for p in inspect.signature(table[call.name]).parameters.values():
+        if p.kind is p.KEYWORD_ONLY or p.default is not p.empty:
+            options[p.name] = call.parameters.get(p.name, p.default)
+    return Call(call.name, options)
 
 
 def _divide(
@@ -296,20 +329,23 @@ def _divide(
     held_out: np.ndarray,
     classes: Sequence[str] | None,
 ) -> Division:
+    """Divide samples by the scheme of a spec, which is given what its parameters name. Raises `UnalikeError`."""
     call, _ = read(spec)
     if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "biuf":
         raise UnalikeError(
-            f"found labels of shape {list(labels.shape)} and dtype {labels.dtype}, expected N numbers, N > 0"
+            f"found labels of shape {list(labels.shape)} and dtype {labels.dtype}, expected N "
+            "numbers, N > 0"
         )
-    asked = inspect.signature(registry[call.name]).parameters
+    parameters = inspect.signature(registry[call.name]).parameters
     check_whole(0, seed=seed)
-    if clients is not None or "clients" in asked:
+    if clients is not None or "clients" in parameters:
         check_whole(1, clients=clients)
     if clients is not None and clients > len(labels):
         raise UnalikeError(
-            f"found {clients} clients and {len(labels)} samples, expected a sample for each; lower clients"
+            f"found {clients} clients and {len(labels)} samples, expected a sample for each; lower "
+            "clients"
         )
-    if "labels" in asked and classes is not None:
+    if "labels" in parameters and classes is not None:
         _check_classes(labels, classes, call)
     offered = {
         "samples": len(labels),
@@ -321,8 +357,9 @@ def _divide(
         "seed": seed,
         "rng": generator(seed, "partition"),
     }
-    made = registry.build(call, **{name: value for name, value in offered.items() if name in asked})
-    return made if isinstance(made, Division) else Division(made)
+    inputs = {name: value for name, value in offered.items() if name in parameters}
+    division = registry.build(call, **inputs)
+    return division if isinstance(division, Division) else Division(division)
 
 
 def _warn(division: Division) -> None:
@@ -332,37 +369,43 @@ def _warn(division: Division) -> None:
 
 
 def _check_classes(labels: np.ndarray, classes: Sequence[str], call: Call) -> None:
-    empty = np.flatnonzero(np.bincount(labels.astype(np.int64), minlength=len(classes)) == 0)
+    counts = np.bincount(labels.astype(np.int64), minlength=len(classes))
+    empty = np.flatnonzero(counts == 0)
     if len(empty):
         names = ", ".join(repr(classes[c]) for c in empty[:5])
         raise UnalikeError(
-            f"{call.name} divides by classes, and {len(empty)} of {len(classes)} have no sample ({names}); leave them "
+            f"{call.name} divides by classes, and {len(empty)} of {len(classes)} have no sample "
+            f"({names}); leave them "
             "out of the data set's classes and renumber the labels, or use 'iid'"
         )
 
 
 def _clusters(spec: str, division: Division) -> list[int] | None:
     """Number the true clusters of the clients, which the scheme and the feature changes define together."""
-    _, calls = read(spec)
-    count = len(division.owned)
-    columns = [
-        division.clusters,
-        *(feature_skew.registry.build(call).clusters(count) for call in calls),
-    ]
-    numberings = [column for column in columns if column is not None]
+    _, changes = read(spec)
+    numberings = [] if division.clusters is None else [division.clusters]
+    for call in changes:
+        change: feature_skew.Change = feature_skew.registry.build(call)
+        numbers = change.clusters(len(division.owned))
+        if numbers is not None:
+            numberings.append(numbers)
     if not numberings:
         return None
-    return np.unique(np.stack(numberings, 1), axis=0, return_inverse=True)[1].reshape(-1).tolist()
+    # Clients are of one cluster if they are so in every numbering.
+    columns = np.stack(numberings, 1)
+    _, clusters = np.unique(columns, axis=0, return_inverse=True)
+    return clusters.reshape(-1).tolist()
 
 
-def share_asked(split: float | None, folds: int | None) -> tuple[str, float]:
+def requested_share(split: float | None, folds: int | None) -> tuple[str, float]:
     """The options of the division of each client's samples, in words, and its training share. Raises `UnalikeError`."""
     if folds is None:
-        return "" if split is None else f"split={split}", SPLIT if split is None else split
+        return ("", SPLIT) if split is None else (f"split={split}", split)
     check_whole(2, folds=folds)
     if split is not None:
         raise UnalikeError(
-            f"found split={split} beside folds={folds}, which test one part in {folds}; leave one of them out"
+            f"found split={split} beside folds={folds}, which test one part in {folds}; leave one "
+            "of them out"
         )
     return f"folds={folds}", 1 - 1 / folds
 
@@ -376,64 +419,79 @@ def _split(
 ) -> tuple[Ragged, Ragged]:
     """Divide each client's samples into training and test samples; `draw`: `draw_tests`, None for shuffled samples."""
     train, test = [], []
-    own_tests = division.test or [rows[:0] for rows in division.owned]
-    free = [
-        rows if division.val is None else rows[~np.isin(rows, division.val[k])]
-        for k, rows in enumerate(division.owned)
-    ]
-    drawn = None
+    tests_of_scheme = division.test or [rows[:0] for rows in division.owned]
+    # The validation samples of the scheme belong to neither side.
+    rows_of_clients = division.owned
+    if division.val is not None:
+        rows_of_clients = [
+            rows[~np.isin(rows, validation)]
+            for rows, validation in zip(division.owned, division.val)
+        ]
+
+    # Stratified tests are drawn for all clients at once, as clients may share units; none where the scheme has tests.
+    is_test = None
     if draw is not None:
         to_draw = [
-            rows[:0] if len(own) or division.all_tests else rows
-            for rows, own in zip(free, own_tests)
+            rows[:0] if len(tests) or division.all_tests else rows
+            for rows, tests in zip(rows_of_clients, tests_of_scheme)
         ]
-        drawn = draw(to_draw, seed=seed, split=split, min_test=min_test)
-    for k, (rows, own_test) in enumerate(zip(free, own_tests)):
-        if len(own_test) or division.all_tests:
-            first, rest = rows[~np.isin(rows, own_test)], own_test
-        elif drawn is not None:
-            first, rest = rows[~drawn[k]], rows[drawn[k]]
+        is_test = draw(to_draw, seed=seed, split=split, min_test=min_test)
+
+    for k, (rows, tests) in enumerate(zip(rows_of_clients, tests_of_scheme)):
+        if len(tests) or division.all_tests:
+            first = rows[~np.isin(rows, tests)]
+            rest = tests
+        elif is_test is not None:
+            first = rows[~is_test[k]]
+            rest = rows[is_test[k]]
         else:
             # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
             cut = min(max(int(split * len(rows) + 1e-9), 1), max(len(rows) - min_test, 0))
             first, rest = np.split(generator(seed, "split", k).permutation(rows), [cut])
-        if len(rest) < min_test or (len(rows) and not len(first) and not len(own_test)):
+        has_no_training = len(rows) > 0 and not len(first) and not len(tests)
+        if len(rest) < min_test or has_no_training:
             raise UnalikeError(
-                f"client {k} has {len(rows)} samples, expected {min_test + 1} for min_test={min_test} "
-                "and one to train on; lower min_test or clients, or raise the scheme's smallest size"
+                f"client {k} has {len(rows)} samples, expected {min_test + 1} for "
+                f"min_test={min_test} "
+                "and one to train on; lower min_test or clients, or raise the scheme's smallest "
+                "size"
             )
         train.append(first)
         test.append(rest)
     return Ragged.of(train), Ragged.of(test)
 
 
-def share_apart(
+def draw_validation(
     rows: np.ndarray, share: float, seed: int, client: int, units: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw a client's validation samples, floor(share n) of its n training samples but never all; returns them and the rest.
 
     With `units` (the unit of every sample of the data) these are shares of the client's units.
     """
-    own = rows if units is None else np.unique(units[rows])
-    count = min(int(share * len(own) + 1e-9), len(own) - 1) if len(own) else 0
-    validation, training = np.split(generator(seed, "validation", client).permutation(own), [count])
+    members = rows if units is None else np.unique(units[rows])
+    count = 0
+    if len(members):
+        # The small term keeps floor from losing a sample to rounding, as in `_split`.
+        count = min(int(share * len(members) + 1e-9), len(members) - 1)
+    order = generator(seed, "validation", client).permutation(members)
+    validation, training = np.split(order, [count])
     if units is None:
         return validation, training
-    chosen = np.isin(units[rows], validation)
-    return rows[chosen], rows[~chosen]
+    validates = np.isin(units[rows], validation)
+    return rows[validates], rows[~validates]
 
 
-def _set_apart(
+def _set_validation_apart(
     division: Division, train: Ragged, share: float, seed: int, units: np.ndarray | None
 ) -> tuple[Ragged, Ragged]:
     """Return the remaining training samples and the validation samples: the scheme's own, or a share drawn for each client."""
     if division.val is None and not share:
         return train, Ragged.empty(len(train))
-    left, apart = [], []
+    training, validating = [], []
     for k, rows in enumerate(train):
         validation = rows[:0] if division.val is None else division.val[k]
         if not len(validation) and share:
-            validation, rows = share_apart(rows, share, seed, k, units)
-        left.append(rows)
-        apart.append(validation)
-    return Ragged.of(left), Ragged.of(apart)
+            validation, rows = draw_validation(rows, share, seed, k, units)
+        training.append(rows)
+        validating.append(validation)
+    return Ragged.of(training), Ragged.of(validating)

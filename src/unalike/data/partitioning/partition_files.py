@@ -20,7 +20,7 @@ from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
 from unalike.data.ragged import client_name
 
-LONGEST = 255
+MAX_NAME_BYTES = 255
 """Longest file name that file systems allow, in bytes."""
 _NONE = np.empty(0, np.int64)
 
@@ -43,10 +43,12 @@ def write_partition(plan: PartitionPlan, folder: Path | str) -> Path:
     Raises `UnalikeError` for a folder that is not empty, and a client's name that is too long for a folder.
     """
     root = _new_folder(folder)
-    for client in map(ClientIndices, plan.names, plan.train, plan.test, plan.val):
-        place = _client_folder(root, client.name)
-        for split in ("train", "test", *(["val"] if len(client.val) else [])):
-            np.savetxt(place / f"{split}.txt", getattr(client, split), fmt="%d")
+    for name, train, test, val in zip(plan.names, plan.train, plan.test, plan.val):
+        place = _client_folder(root, name)
+        np.savetxt(place / "train.txt", train, fmt="%d")
+        np.savetxt(place / "test.txt", test, fmt="%d")
+        if len(val):
+            np.savetxt(place / "val.txt", val, fmt="%d")
     return root
 
 
@@ -76,7 +78,8 @@ def read_indices(path: Path | str, samples: int) -> list[ClientIndices]:
     clients = _read_folder(source) if source.is_dir() else _read_json(source)
     if not clients:
         raise UnalikeError(
-            f"{source} holds no client; expected a folder per client with train.txt, or files such as a.txt"
+            f"{source} holds no client; expected a folder per client with train.txt, or files such "
+            "as a.txt"
         )
     for client in clients:
         _check(client, samples, source)
@@ -84,27 +87,28 @@ def read_indices(path: Path | str, samples: int) -> list[ClientIndices]:
 
 
 def _read_folder(root: Path) -> list[ClientIndices]:
-    folders = [
-        p for p in root.iterdir() if (p / "train.txt").is_file() or (p / "test.txt").is_file()
-    ]
-    if folders:
-        clients = [
-            ClientIndices(unquote(p.name), *(_numbers(p / f"{split}.txt") for split in SPLITS))
-            for p in folders
-        ]
-    else:
-        clients = [
-            ClientIndices(unquote(p.stem), _numbers(p), _NONE)
-            for p in root.iterdir()
-            if p.suffix == ".txt"
-        ]
+    """Read a folder per client, or if there are none a file per client."""
+    clients = []
+    for place in root.iterdir():
+        if (place / "train.txt").is_file() or (place / "test.txt").is_file():
+            rows = {split: _numbers(place / f"{split}.txt") for split in SPLITS}
+            clients.append(ClientIndices(unquote(place.name), **rows))
+    if not clients:
+        for file in root.iterdir():
+            if file.suffix == ".txt":
+                clients.append(ClientIndices(unquote(file.stem), train=_numbers(file), test=_NONE))
     return sorted(clients, key=lambda client: (_counted(client.name), client.name))
 
 
 def _counted(name: str) -> list[tuple[bool, int | str]]:
     """Make a sort key from a name, so that client-2 comes before client-10."""
-    tokens = [token for token in re.split(r"(\d+)", name) if token]
-    return [(not token.isdecimal(), int(token) if token.isdecimal() else token) for token in tokens]
+    key: list[tuple[bool, int | str]] = []
+    for token in re.split(r"(\d+)", name):
+        if token.isdecimal():
+            key.append((False, int(token)))
+        elif token:
+            key.append((True, token))
+    return key
 
 
 def _numbers(file: Path) -> np.ndarray:
@@ -134,17 +138,21 @@ def _read_json(file: Path) -> list[ClientIndices]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make a dict from a JSON object. Raises `ValueError` if a name occurs twice."""
-    twice = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
+    names = Counter(name for name, _ in pairs)
+    twice = [name for name, times in names.items() if times > 1]
     if twice:
         raise ValueError(f"the name {twice[0]!r} stands there twice")
     return dict(pairs)
 
 
 def _client(name: str, rows: Any) -> ClientIndices:
+    """A client of a JSON file: its training samples, or its samples by the names of the splits."""
     splits = rows if isinstance(rows, dict) else {"train": rows}
-    if strange := sorted(set(splits) - set(SPLITS)):
+    strange = sorted(set(splits) - set(SPLITS))
+    if strange:
         raise ValueError(f"client {name!r} has {', '.join(strange)} beside {', '.join(SPLITS)}")
-    return ClientIndices(name, *(_whole(splits.get(split, [])) for split in SPLITS))
+    numbers = {split: _whole(splits.get(split, [])) for split in SPLITS}
+    return ClientIndices(name, **numbers)
 
 
 def _whole(numbers: list[Any]) -> np.ndarray:
@@ -154,15 +162,17 @@ def _whole(numbers: list[Any]) -> np.ndarray:
 
 
 def _check(client: ClientIndices, samples: int, source: Path) -> None:
-    owned = np.concatenate(client[1:])
+    owned = np.concatenate([client.train, client.test, client.val])
     if len(owned) and not 0 <= owned.min() <= owned.max() < samples:
         raise UnalikeError(
-            f"{source}: client {client.name!r} has samples {owned.min()}..{owned.max()}, expected 0..{samples - 1}: "
+            f"{source}: client {client.name!r} has samples {owned.min()}..{owned.max()}, expected "
+            f"0..{samples - 1}: "
             "the files divide another data set"
         )
     if len(np.unique(owned)) < len(owned):
         raise UnalikeError(
-            f"{source}: client {client.name!r} has a sample twice; expected each once, in train, test or val"
+            f"{source}: client {client.name!r} has a sample twice; expected each once, in train, "
+            "test or val"
         )
 
 
@@ -178,9 +188,10 @@ def _client_folder(root: Path, name: str) -> Path:
     """Make a client's folder. Characters that file systems forbid are escaped; an empty or too long name is an error."""
     safe = quote(name, safe=" ")
     stem = safe.replace(".", "%2E") if safe.startswith(".") else safe
-    if not 0 < len(stem) <= LONGEST:
+    if not 0 < len(stem) <= MAX_NAME_BYTES:
         raise UnalikeError(
-            f"the client {name!r} would need a folder with a name of {len(stem)} characters, expected 1 to {LONGEST} (other than "
+            f"the client {name!r} would need a folder with a name of {len(stem)} characters, "
+            f"expected 1 to {MAX_NAME_BYTES} (other than "
             "plain letters and digits take 3 to 12 each); rename it"
         )
     (root / stem).mkdir()

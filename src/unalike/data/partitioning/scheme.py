@@ -24,7 +24,7 @@ from unalike._utils.registry import Registry
 
 registry = Registry("partition", home="unalike.data.partitioning")
 
-DRAWS = 1000
+MAX_DRAWS = 1000
 """Number of draws before a scheme with a smallest size gives up."""
 
 
@@ -54,7 +54,8 @@ def by_class(labels: np.ndarray) -> list[np.ndarray]:
     """Return the indices of each class that occurs, smallest label first. Raises `UnalikeError` for regression labels."""
     if labels.dtype.kind == "f":
         raise UnalikeError(
-            "this scheme divides by classes, found regression labels; use 'iid' or 'quantity(beta=0.5)'"
+            "this scheme divides by classes, found regression labels; use 'iid' or "
+            "'quantity(beta=0.5)'"
         )
     return by_value(labels)[1]
 
@@ -63,15 +64,17 @@ def by_value(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the different values, sorted, and the indices of each, in order."""
     kinds, inverse = np.unique(values, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
-    return kinds, np.split(order, np.cumsum(np.bincount(inverse, minlength=len(kinds)))[:-1])
+    ends = np.cumsum(np.bincount(inverse, minlength=len(kinds)))
+    return kinds, np.split(order, ends[:-1])
 
 
 def deal(rows: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffle each class's indices and give client k `counts[c, k]` of `rows[c]`."""
-    shares = [
-        np.split(rng.permutation(row), np.cumsum(count)[:-1]) for row, count in zip(rows, counts)
-    ]
-    return [np.concatenate(share) for share in zip(*shares)]
+    shares = []
+    for row, sizes in zip(rows, counts):
+        ends = np.cumsum(sizes)
+        shares.append(np.split(rng.permutation(row), ends[:-1]))
+    return [np.concatenate(parts) for parts in zip(*shares)]
 
 
 def check_smallest(name: str, min_size: int, clients: int, samples: int) -> None:
@@ -79,18 +82,19 @@ def check_smallest(name: str, min_size: int, clients: int, samples: int) -> None
     check_count(name, 0, min_size=min_size)
     if min_size * clients > samples:
         raise UnalikeError(
-            f"{name} with min_size={min_size} and {clients} clients needs {min_size * clients} samples, "
+            f"{name} with min_size={min_size} and {clients} clients needs {min_size * clients} "
+            "samples, "
             f"found {samples}: lower min_size or clients"
         )
 
 
-def first_large(name: str, min_size: int, draw: Callable[[], np.ndarray | None]) -> np.ndarray:
+def draw_until_large(name: str, min_size: int, draw: Callable[[], np.ndarray | None]) -> np.ndarray:
     """Return the first drawn counts [..., K] that give every client `min_size` samples; None counts as a failed draw.
 
-    Raises `UnalikeError` after `DRAWS` draws.
+    Raises `UnalikeError` after `MAX_DRAWS` draws.
     """
     best = 0
-    for _ in range(DRAWS):
+    for _ in range(MAX_DRAWS):
         counts = draw()
         if counts is None:
             continue
@@ -99,6 +103,7 @@ def first_large(name: str, min_size: int, draw: Callable[[], np.ndarray | None])
             return counts
         best = max(best, smallest)
     raise UnalikeError(
-        f"{name}: the smallest client reached {best} of min_size={min_size} in the best of {DRAWS} draws; "
+        f"{name}: the smallest client reached {best} of min_size={min_size} in the best of "
+        f"{MAX_DRAWS} draws; "
         "lower min_size or clients, or make the partition more even"
     )

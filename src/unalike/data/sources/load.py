@@ -9,20 +9,6 @@ import numpy as np
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.spec import Call, parse_one
 from unalike.data.dataset import Dataset
-from unalike.data.sources import (  # noqa: F401  (imported, they register names, formats and layouts)
-    amazon,
-    arrays,
-    cifar,
-    glyphs,
-    hub,
-    idx,
-    image_folders,
-    natural,
-    published,
-    speech,
-    synthetic,
-    table_files,
-)
 from unalike.data.sources.in_memory import of_object
 from unalike.data.sources.registry import (
     FOLDER,
@@ -34,6 +20,7 @@ from unalike.data.sources.registry import (
     read,
     registry,
 )
+from unalike.data.sources.table_files import ENDINGS as TABLE_ENDINGS
 from unalike.data.table_encoding import Encoding
 
 
@@ -87,7 +74,7 @@ def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | No
     """Return the table file that `load` would read; None for other data. Raises `UnalikeError` if there is nothing."""
     source = _named(name_or_path, data_folder(data_dir))
     if isinstance(source, Path):
-        return source if ending(source.name) in table_files.ENDINGS else None
+        return source if ending(source.name) in TABLE_ENDINGS else None
     if source.name == "file" and "path" in source.parameters:
         return table_at(str(source.parameters["path"]), data_dir)
     return None

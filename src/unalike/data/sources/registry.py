@@ -22,7 +22,8 @@ from unalike.data.dataset import Dataset
 from unalike.data.table_encoding import Encoding
 
 Reader = Callable[..., Dataset]
-HOME = "unalike.data.sources.load"
+HOME = "unalike.data.sources"
+"""The package whose modules register the readers."""
 
 registry = Registry("data set", home=HOME, group="unalike.data")
 formats = Registry("file format", home=HOME, group="unalike.formats")

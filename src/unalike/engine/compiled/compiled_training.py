@@ -23,11 +23,12 @@ from unalike.core.types import Batch, ClientUpdate, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatches
+from unalike.engine.compiled.layer_chain import chain_of, chain_or_reason
 from unalike.engine.compiled.layout import Layout, layout_of, padded
 from unalike.loops import crew as compiled_loops
 from unalike.methods.default_parts import TaskLoss
 from unalike.methods.method import Method
-from unalike.methods.part import InnerLoop, Part, Pull
+from unalike.methods.part import InnerLoop, Part, Pull, overrides
 from unalike.methods.roles import Correction, Phase
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import TrainedClient, trained_names
@@ -69,7 +70,8 @@ def _obstacles(
     method: Method, phases: Sequence[Phase], settings: StageSettings, x: Tensor, rows: int
 ) -> Iterator[str]:
     """All reasons; those after the first are not looked for."""
-    work, model, chain = settings.work, settings.model, settings.model.chain_or_reason
+    work, model = settings.work, settings.model
+    chain = chain_or_reason(model)
     phased = [phase.work(work) for phase in phases]
     if isinstance(chain, str):
         yield chain
@@ -84,7 +86,7 @@ def _obstacles(
         t.dtype is torch.float32 and t.device.type == "cpu" for t in (x, *model.params.values())
     ):
         yield "its tensors are not float32 on a CPU"
-    if method.sample_privacy is not None:
+    if method.local_gradient is not None:
         yield "they have no gradient of a single sample"
     if work.loss is not None:
         yield "they have no loss but the task's"
@@ -102,9 +104,10 @@ def _obstacles(
 
 def _at_a_time(model: Model, sample: tuple[int, ...]) -> int:
     """Samples of this shape that are computed at a time."""
-    assert model.chain is not None  # see `obstacle`
-    widest = max(max(model.params[layer.weight].shape) for layer in model.chain.layers)
-    return max(1, min(TILE // widest, IMAGES // max(1, model.chain.activations(sample))))
+    chain = chain_of(model)
+    assert chain is not None  # see `obstacle`
+    widest = max(max(model.params[layer.weight].shape) for layer in chain.layers)
+    return max(1, min(TILE // widest, IMAGES // max(1, chain.activations(sample))))
 
 
 def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
@@ -112,7 +115,7 @@ def pulling_parts(method: Method, work: Work) -> tuple[Part, ...] | None:
     terms = (*method.losses, *method.role(Correction))
     others = tuple(p for p in terms if type(p) is not TaskLoss and not _has_inner_loop(p))
     plain = len(others) < len(terms) and all(_stands_for_loss(p, "pull") for p in others)
-    free = all(type(p).project is Part.project for p in method.trained_parts)
+    free = all(not overrides(p, "project") for p in method.trained_parts)
     return others if plain and free and work.clip is None else None
 
 
@@ -123,7 +126,7 @@ def inner_loop(method: Method) -> InnerLoop | None:
 
 def _moves_shared(method: Method, phases: Sequence[Phase], model: Model) -> bool:
     """Whether each phase trains the shared parameters and no others, which are those that an inner loop moves."""
-    shared = set(method.sent(model.params, model))
+    shared = set(method.shared_names(model.params, model))
     return all(set(trained_names(method, phase, model)) == shared for phase in phases)
 
 
@@ -196,7 +199,7 @@ def _run(
     shared, inner = tree.only(chunk.broadcast.params, chunk.task.sent), inner_loop(chunk.method)
 
     def trainers(task: ClientTask) -> TrainerFactory:
-        def make(work: Work, phase: int, params: Tree, client_state: PartTrees) -> LocalTrainer:
+        def make(work: Work, *, phase: int, params: Tree, client_state: PartTrees) -> LocalTrainer:
             pulls = _pulls(chunk, work, phase, params, client_state)
             return CompiledTrainer(
                 chunk.settings, work, task.start, params, shared, pulls, inner, differences, factors
@@ -242,8 +245,8 @@ class CompiledTrainer:
     `origin` has all parameters where training starts, `params` those of the model at the start of the phase, `shared` those
     that pulls lead to: the shared ones as received, without a leading [K]. `pulls` is the sum of the parts' pulls on each
     trained model, `inner` the inner loop of the shared model's loss; None for the task's loss. `differences`: return what was
-    added to the parameters (`StepSums.gained`) instead of the new ones. With `factors` [K] return the sum of these differences
-    with these factors, [1, ...], and no client's own.
+    added to the parameters (`StepSums.added_to_model`) instead of the new ones. With `factors` [K] return the sum of these
+    differences with these factors, [1, ...], and no client's own.
     """
 
     settings: StageSettings
@@ -275,9 +278,9 @@ class CompiledTrainer:
             )
         loss, samples, steps = torch.from_numpy(sums).float().unbind()
         if self.differences:
-            return StepSums(loss, samples, steps, made), replace(before, state={})
+            return StepSums(loss, samples, steps, made), replace(before, solver_state={})
         return StepSums(loss, samples, steps), replace(
-            before, variables=variables | {MODEL: made}, state={}
+            before, variables=variables | {MODEL: made}, solver_state={}
         )
 
     def _data(self, rows: StackedBatches) -> Any:
@@ -303,7 +306,8 @@ class CompiledTrainer:
         sample: tuple[int, ...],
     ) -> tuple[np.ndarray, Tree]:
         """Train one model of each client: the sums [3, K] of losses, samples and steps, and the new values of `moves`."""
-        loops, chain, solver = kernels(), self.settings.model.chain, self.work.solver
+        loops, solver = kernels(), self.work.solver
+        chain = chain_of(self.settings.model)
         assert loops and chain and isinstance(solver, SGD)  # see `obstacle`
         shapes = tuple((n, w.shape[1:]) for n, w in params.items())
         layout = layout_of(chain, shapes, frozenset(moves), sample)

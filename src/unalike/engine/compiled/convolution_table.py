@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from unalike.core.layer_chain import LayerChain
+from unalike.engine.compiled.layer_chain import LayerChain
 
 
 @dataclass

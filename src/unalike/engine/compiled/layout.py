@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unalike.core.layer_chain import LayerChain
 from unalike.core.types import Tree
 from unalike.engine.compiled.convolution_table import convolution_table, padded
+from unalike.engine.compiled.layer_chain import LayerChain
 
 
 @dataclass(frozen=True)

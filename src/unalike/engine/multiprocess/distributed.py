@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 
 from unalike.core import tree
-from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
+from unalike.core.types import Broadcast, PartTrees, Tree
 from unalike.engine.base import AcceptedRounds, ClientPool, Executor, client_costs
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.training.client.client_states import ClientStates
-from unalike.training.server.aggregation import (
-    BufferedUpdates,
-    StreamingSum,
-    UpdateSink,
-    UpdateSums,
-)
+from unalike.training.flat_update import flatten_update, restore_update
+from unalike.training.server.kept_updates import UpdateBuffer
+from unalike.training.server.server_round import SumWeights
+from unalike.training.server.summed_updates import StreamingSum, SummedUpdates
+from unalike.training.server.updates import UpdateSink
 
 KEEPING: dict[str, Callable[[ClientStates, AcceptedRounds], None]] = {
     "pin": ClientStates.pin_versions,
@@ -48,13 +47,17 @@ class Distributed(Executor):
     ) -> None:
         if self.worker_pool.closed:  # after the run, when a user asks for a client's model
             return self.inner.feed(broadcast, ids, accepted, sink)
-        mine, others = self.ask(broadcast, ids, accepted, {"do": "feed", "shares": _shares(sink)})
+        weights = _plain_weights(sink.weights) if isinstance(sink, StreamingSum) else None
+        question = {"do": "feed", "weights": weights}
+        mine, others = self.ask(broadcast, ids, accepted, question)
         self.inner.feed(broadcast, mine, accepted, sink)
+        # in the order of ranks, whoever is ready first: the bits of a sum depend on its order
         for rank in others:
-            found = to_pool_device(self.worker_pool.answer(rank), self.client_pool)
-            sink.merge(
-                _sums(found["sums"]) if isinstance(sink, StreamingSum) else _taken(found["taken"])
-            )
+            answer = to_pool_device(self.worker_pool.answer(rank), self.client_pool)
+            if isinstance(sink, StreamingSum):
+                sink.merge(_restored_sums(answer, sink.weights))
+            else:
+                sink.add(answer["ids"], restore_update(answer["updates"]))
 
     def tune(
         self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds
@@ -205,21 +208,52 @@ def accepted_rounds(message: Message) -> AcceptedRounds:
     return dict(message["accepted"].tolist()) if "accepted" in message else {}
 
 
-def _shares(sink: UpdateSink) -> list[Any] | None:
-    """The fields of a sum's `SumWeights`, as they are sent; None where updates are kept apart."""
-    if not isinstance(sink, StreamingSum):
-        return None
-    given = sink.shares
-    return [list(given.ids), given.weights.cpu(), given.coefficients.cpu(), given.importance.cpu()]
+def _plain_weights(weights: SumWeights) -> list[Any]:
+    """The fields of the weights of a sum, as they are sent."""
+    return [
+        list(weights.ids),
+        weights.weights.cpu(),
+        weights.coefficients.cpu(),
+        weights.importance.cpu(),
+    ]
 
 
-def as_plain(taken: BufferedUpdates | None) -> Any:
-    return taken and [taken.ids, taken.stacked._asdict()]
+def restored_weights(nest: list[Any]) -> SumWeights:
+    """The inverse of `_plain_weights`."""
+    ids, weights, coefficients, importance = nest
+    return SumWeights(tuple(ids), weights, coefficients, importance)
 
 
-def _taken(nest: Any) -> BufferedUpdates | None:
-    return nest and BufferedUpdates(nest[0], ClientUpdate(**nest[1]))
+def plain_updates(buffer: UpdateBuffer) -> Message:
+    """The updates in a buffer, as they are sent."""
+    ids = buffer.arrived
+    return {"ids": ids, "updates": flatten_update(buffer.stacked(ids))}
 
 
-def _sums(nest: dict[str, Any]) -> UpdateSums:
-    return UpdateSums(**nest | {"taken": _taken(nest["taken"])})
+def plain_sums(sums: SummedUpdates) -> Message:
+    """Sums, as they are sent: without the weights, which the leader has."""
+    return {
+        "ids": list(sums.ids),
+        "numbers": flatten_update(sums.numbers),
+        "update": sums.update,
+        "buffers": sums.buffers,
+        "folded": sums.folded,
+        "refused": sums.refused,
+        "bytes_each": sums.bytes_each,
+        "norms": sums.norms,
+    }
+
+
+def _restored_sums(message: Message, weights: SumWeights) -> SummedUpdates:
+    """The inverse of `plain_sums`."""
+    return SummedUpdates(
+        ids=tuple(message["ids"]),
+        numbers=restore_update(message["numbers"]),
+        update=message["update"],
+        buffers=message["buffers"],
+        folded=message["folded"],
+        used_weights=weights,
+        refused=message["refused"],
+        bytes_each=message["bytes_each"],
+        norms=message["norms"],
+    )

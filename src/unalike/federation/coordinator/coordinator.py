@@ -112,7 +112,7 @@ class Coordinator:
                 coordinated=True,
             )
         )
-        run_config.record["federation"] = (
+        run_config.description["federation"] = (
             self.federation.name
         )  # a cached property: the record of the run
         left_out: dict[Place, set[str]] = {}

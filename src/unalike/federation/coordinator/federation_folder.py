@@ -97,7 +97,7 @@ def roll_back(run: Path, to: int) -> None:
             }
 
     directory.return_to(to, begin_anew)
-    history = History.load(run, directory.first_protocol)
+    history = History.load(run)
     tables = history.rows, history.client_rows
     history.rows, history.client_rows = (
         [row for row in table if row["round"] <= to] for table in tables

@@ -18,7 +18,6 @@ from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.nests import join_nests
 from unalike.core.types import Tree
-from unalike.core.views import Cohort
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
@@ -38,11 +37,13 @@ from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method
 from unalike.metrics.metric_sums import MOST, MetricSums, unpooled
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.backend import Replies, RoundUpdates
-from unalike.runtime.stages.model_group import GroupUpdates
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client.client_states import ClientStates
-from unalike.training.server.norm_guard import NormGuard, Norms, absurd, standing_out
-from unalike.training.server.update_checks import oversized
+from unalike.training.server.kept_updates import KeptUpdates
+from unalike.training.server.norm_guard import NormGuard, Norms, outlier, why_implausible
+from unalike.training.server.summed_updates import SummedUpdates
+from unalike.training.server.update_checks import find_oversized
+from unalike.training.server.updates import Updates
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
@@ -181,7 +182,7 @@ class NetworkStage:
     simulation, whichever site answers first.
 
     The models of a round are checked before they are committed: values that are not finite, or losses at the sites that are
-    `absurd`, have the round discarded, and made again without the site whose norms stand out.
+    implausible, have the round discarded, and made again without the site whose norms stand out.
     """
 
     trains_ahead = True
@@ -191,8 +192,12 @@ class NetworkStage:
         check_stage(stage, run_config)
         self._position, self._rounds_before = backend.position(index, stage), backend.rounds_done
         self.state = StageState(
-            run_config, stage, index, lambda *_: ClientStates({})
-        )  # sites keep them
+            run_config,
+            stage,
+            index,
+            make_states=lambda *_: ClientStates({}),  # sites keep them
+            keeps_updates=self._keeps_updates,
+        )
         self.evaluator = FederatedEvaluator(run_config)
         self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
         self._norm_guard, self._left_out = NormGuard(mailbox.federation.guard), backend.left_out
@@ -200,10 +205,10 @@ class NetworkStage:
         """The norms of the round that the models come from."""
         self._best_loss = inf
         self._diverged = 0
-        """The last round whose model was absurd, with no site that stands out."""
+        """The last round whose model was implausible, with no site that stands out."""
         self._update_store = UpdateStore(backend.arrived)
         self._masking = Counter[str]()
-        self._summed: GroupUpdates | None = None
+        self._summed: SummedUpdates | None = None
         self._secure: SecureAggregation | None = None
         if mailbox.federation.secure_aggregation:
             self._secure = SecureAggregation(
@@ -271,56 +276,69 @@ class NetworkStage:
     def _updates(self, exchange: Exchange[SiteReply], seconds: float) -> RoundUpdates:
         replies = {self.mailbox.client_of[site]: reply for site, reply in exchange.values.items()}
         trained = sorted(k for k, reply in replies.items() if reply.client_update is not None)
-        down, up = (self._masking.pop(way, 0) for way in ("down", "up"))
+        groups = {
+            name: self._group_updates(ids, replies)
+            for name, ids in self.state.by_group(trained).items()
+            if ids
+        }
+
+        # Setups and unmasking of secure aggregation have cost bytes beside those of requests and replies.
+        bytes_down = len(exchange.counted) * self._bytes["down"] + self._masking.pop("down", 0)
+        bytes_up = self._masking.pop("up", 0)
+        for client in trained:
+            bytes_up += self._bytes["up"] + replies[client].sent
+
+        local = {}
+        for client, reply in replies.items():
+            if "local" in reply.tallies:
+                tallies = reply.tallies["local"]
+                local[client] = {split: sums.plain() for split, sums in tallies.items()}
         return RoundUpdates(
-            groups={
-                name: self._group_updates(name, ids, replies)
-                for name, ids in self.state.by_group(trained).items()
-                if ids
-            },
+            groups=groups,
             seconds=seconds,
-            bytes_down=len(exchange.counted) * self._bytes["down"] + down,
-            bytes_up=sum(self._bytes["up"] + replies[k].sent for k in trained) + up,
+            bytes_down=bytes_down,
+            bytes_up=bytes_up,
             faults={
-                self.mailbox.client_of[s]: why
-                for s, why in exchange.faults.items()
-                if s in exchange.counted
+                self.mailbox.client_of[site]: why
+                for site, why in exchange.faults.items()
+                if site in exchange.counted
             },
-            local={
-                k: {part: sums.plain() for part, sums in reply.tallies["local"].items()}
-                for k, reply in replies.items()
-                if "local" in reply.tallies
-            },
+            local=local,
             complete=partial(
                 self._complete,
-                {s: reply.norms for s, reply in exchange.values.items() if reply.norms},
+                {name: updates.ids for name, updates in groups.items()},
+                {site: reply.norms for site, reply in exchange.values.items() if reply.norms},
             ),
         )
 
-    def _group_updates(
-        self, name: str, ids: Sequence[int], replies: Mapping[int, SiteReply]
-    ) -> GroupUpdates:
+    def _group_updates(self, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> Updates:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
         if self._summed is not None:
             return self._summed
-        numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
-        cohort = Cohort(tuple(ids), numbers, self.state.groups[name].members, folded=True)
-        odd = oversized({k: n for k in ids if (n := replies[k].norms.get("update")) is not None})
-        if self.state.method.needs_sums_only and not self._keeps_updates:
-            return GroupUpdates(ids, {}, cohort=cohort, read=self._update_store.row, oversized=odd)
-        cohort = replace(cohort, stacked=self._update_store.stacked(ids), folded=False)
-        return GroupUpdates(ids, {}, cohort=cohort, keep=self._keeps_updates, oversized=odd)
+        norms = {}
+        for client in ids:
+            if "update" in replies[client].norms:
+                norms[client] = replies[client].norms["update"]
+        is_read_at_once = not self.state.method.needs_sums_only or self._keeps_updates
+        if is_read_at_once:
+            kept = KeptUpdates.in_memory(ids, self._update_store.stacked(ids))
+        else:
+            numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
+            kept = KeptUpdates(ids=tuple(ids), numbers=numbers, rows=self._update_store)
+        return replace(kept, oversized=find_oversized(norms))
 
-    def _complete(self, norms: dict[str, Norms]) -> None:
-        """The round is complete: its norms count for those of later rounds, and its updates are deleted."""
-        if self._summed is not None:  # the sites have the client states
-            [group] = self.state.groups.values()
-            group.accepted.update(dict.fromkeys(self._summed.ids, group.state.round - 1))
-        states = [
-            tree.pack(s.part_states) | s.params | s.buffers for s in self.state.states.values()
-        ]
-        if not all(bool(t.isfinite().all()) for values in states for t in values.values()):
-            self._discard(norms, self.state.done, "the model is not finite")
+    def _complete(self, ids: Mapping[str, Sequence[int]], norms: dict[str, Norms]) -> None:
+        """The round of the clients `ids`, by group, is complete: its norms count for later rounds, its updates are deleted."""
+        # Sites have the client states, and are told which of these is their current one.
+        for name, clients in ids.items():
+            group = self.state.groups[name]
+            group.accepted.update(dict.fromkeys(clients, group.state.round - 1))
+
+        for state in self.state.states.values():
+            values = tree.pack(state.part_states) | state.params | state.buffers
+            if not all(bool(t.isfinite().all()) for t in values.values()):
+                self._discard(norms, self.state.done, "the model is not finite")
+                break
         self._norm_guard.accept(norms)
         self._norms = norms
         if norms:
@@ -332,17 +350,21 @@ class NetworkStage:
         self._update_store.clear()
 
     def _check_losses(self, losses: Mapping[str, float]) -> None:
-        """Discard the round that the models come from if what sites report of them is `absurd`."""
+        """Discard the round that the models come from if the losses that sites report of them are implausible."""
         if not losses:
             return
-        loss = median_low(losses.values())
-        if self.state.pending is not None and (why := absurd(losses.values(), self._best_loss)):
-            return self._discard(self._norms, self.state.done - 1, why)
-        self._best_loss = min(loss, self._best_loss)
+        # before the first round there is no round to discard
+        if self.state.pending is not None:
+            why = why_implausible(losses.values(), self._best_loss)
+            if why:
+                self._discard(self._norms, self.state.done - 1, why)
+                return
+        self._best_loss = min(median_low(losses.values()), self._best_loss)
 
     def _discard(self, norms: Mapping[str, Norms], done: int, why: str) -> None:
         """Raise `DiscardedRound` for the round after `done` rounds if a site stands out, else report that none does."""
-        number, found = self._rounds_before + done + 1, standing_out(norms)
+        number = self._rounds_before + done + 1
+        found = outlier(norms)
         if found is None:
             if number > self._diverged:
                 self.mailbox.event("diverged model", round=number, why=why)

@@ -20,9 +20,9 @@ from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stages.stage_state import StageState
-from unalike.training.server.aggregation import decode_update
 from unalike.training.server.norm_guard import NormGuard, Norms
 from unalike.training.server.norm_guard import norms as norms_of
+from unalike.training.server.updates import decode_update
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
 
 SplitSums = dict[str, MetricSums]
@@ -123,7 +123,7 @@ def placeholder_context(state: StageState) -> Context:
     few = torch.zeros(8, dtype=torch.int64)
     has_facts = method.has_facts(state.settings.work)
     return (
-        method.facts(Batch(population.x[few], population.y[few]), state.settings)
+        method.client_facts(Batch(population.x[few], population.y[few]), state.settings)
         if has_facts
         else {}
     )
@@ -314,11 +314,11 @@ class RoundRequests(Requests[SiteReply]):
             settings.model,
             settings.buffers == "local" and self._state.stage.start is None,
         )
-        params = tree.only(broadcast.params, method.sent(broadcast.params, model))
+        params = tree.only(broadcast.params, method.shared_names(broadcast.params, model))
         buffers = (
             {}
             if own_buffers
-            else tree.only(broadcast.buffers, method.sent(broadcast.buffers, model))
+            else tree.only(broadcast.buffers, method.shared_names(broadcast.buffers, model))
         )
         messages = {f"messages.{part}": t for part, t in broadcast.messages.items()}
         return tree.pack({"params": params, "buffers": buffers} | messages)

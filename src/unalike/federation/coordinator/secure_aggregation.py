@@ -39,10 +39,10 @@ from unalike.federation.secure_aggregation.summands import (
 )
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.runtime.stages.model_group import GroupUpdates
 from unalike.runtime.stages.stage_state import StageState
 from unalike.training.client.client_states import ClientStates
-from unalike.training.server.aggregation import BufferedUpdates, UpdateSums, decode_update
+from unalike.training.server.summed_updates import SummedUpdates
+from unalike.training.server.updates import decode_update
 from unalike.training.validation import check_tree, expected_update
 from unalike.training.wire import Item, in_plan
 
@@ -286,7 +286,7 @@ class MaskedRequests(RoundRequests):
             ._replace(update=tensors)
         )
 
-    def updates(self, alive: Sequence[str]) -> GroupUpdates:
+    def updates(self, alive: Sequence[str]) -> SummedUpdates:
         """The sums over the sites `alive`, which are unmasked now. Raises `UnalikeError` for a sum with other weights."""
         assert self._secure.setup is not None
         group, ids = self._group, [self._clients[site] for site in alive]
@@ -318,7 +318,11 @@ class MaskedRequests(RoundRequests):
         update = trees.get("update", {})
         if sums_encoded(group.method):
             update = decode_update(group.method, update, group.state)
-        sums = UpdateSums(
-            update, trees.get("buffers", {}), folded, BufferedUpdates(ids, numbers), {}
+        return SummedUpdates(
+            ids=tuple(ids),
+            numbers=numbers,
+            update=update,
+            buffers=trees.get("buffers", {}),
+            folded=folded,
+            used_weights=weights,
         )
-        return GroupUpdates(ids, {}, sums=sums, weights=weights)

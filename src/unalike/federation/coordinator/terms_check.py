@@ -53,7 +53,9 @@ def check_terms_run(
             model = step.model or run_config.model
             for phase in step.method.phases if step.trained else ():
                 trained_names(step.method, phase, model)
-            least = tree.nbytes(tree.only(model.params, step.method.sent(model.params, model)))
+            least = tree.nbytes(
+                tree.only(model.params, step.method.shared_names(model.params, model))
+            )
             if least > federation.message_bytes:
                 raise UnalikeError(
                     f"what sites share of the model has {least} bytes and a message may have {federation.message_bytes}: raise "
@@ -87,7 +89,7 @@ def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -
             )
             if kept:
                 raise UnalikeError(
-                    f"with {run_config.asked} sites keep values of their own for {', '.join(kept[:4])}, which no message "
+                    f"with {run_config.method_text} sites keep values of their own for {', '.join(kept[:4])}, which no message "
                     "carries, so that they would not begin from --start; expected a method that sends the whole model, or a start "
                     "that leaves these out (--start-partial)"
                 )

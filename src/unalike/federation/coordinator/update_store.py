@@ -8,7 +8,7 @@ from unalike._utils.tensor_files import read_tensors, write_tensors
 from unalike.core import tree
 from unalike.core.nests import map_tensors
 from unalike.core.types import ClientUpdate, Tree
-from unalike.training.validation import flat, nested
+from unalike.training.flat_update import flatten_update, restore_update
 
 
 class UpdateStore:
@@ -20,22 +20,25 @@ class UpdateStore:
 
     def put(self, client: int, client_update: ClientUpdate) -> ClientUpdate:
         """Write an update to disk; returns its numbers. Raises `UnalikeError` where the disk does not take it."""
-        write_tensors(self._file(client), flat(client_update))
-        return client_update._replace(update={}, buffers={}, messages={})
+        write_tensors(self._file(client), flatten_update(client_update))
+        return client_update.numbers
 
     def row(self, client: int) -> ClientUpdate:
         """An update as it came, along a leading [1]. Raises `UnalikeError` for a file that is damaged."""
-        return map_tensors(lambda t: t[None], nested(self._tree(client)))
+        client_update = restore_update(self._tree(client))
+        return map_tensors(lambda t: t[None], client_update)
 
     def stacked(self, clients: Sequence[int]) -> ClientUpdate:
         """Updates along a leading [k], for methods that look at all of them at once."""
         stack: Tree = {}
-        for i, client in enumerate(clients):
-            one = self._tree(client)
-            stack = stack or tree.map(lambda t: t.new_empty((len(clients), *t.shape)), one)
-            for name, t in one.items():
-                stack[name][i] = t
-        return nested(stack)
+        count = len(clients)
+        for row, client in enumerate(clients):
+            flat = self._tree(client)
+            if not stack:
+                stack = tree.map(lambda t: t.new_empty((count, *t.shape)), flat)
+            for name, t in flat.items():
+                stack[name][row] = t
+        return restore_update(stack)
 
     def clear(self) -> None:
         """Drop all stored updates."""

@@ -24,6 +24,7 @@ from unalike.core.options import (
     SharedRunOptions,
     ValidationOptions,
     options_of,
+    without_defaults,
 )
 from unalike.core.tasks import Task
 from unalike.core.work import Work
@@ -36,8 +37,6 @@ from unalike.runtime.records.run_directory import plain
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 AGREED = Help("Agreed with the sites.", agreed=True)
-LATER = ("also", "seeds", "open", "secure_aggregation", "threshold")
-"""Agreed fields that later versions added: at their defaults the digest of the terms is as before."""
 
 
 def _check_name(text: str) -> str:
@@ -238,23 +237,17 @@ class Federation(
     def terms(self) -> str:
         """Digest of the terms that a site agrees to: all that decides what the site computes and what it sends.
 
-        Rounds, quorum and deadline are not part of it, and revoking a site does not change it, nor a new site if it is open.
+        Rounds, quorum and deadline are not part of it, and revoking a site does not change it, nor a new site if it is open. Terms
+        at their default are left out, so that an option of a later version changes no digest that was agreed to.
         """
-        values, options = asdict(self), options_of(Federation)
-        agreed = [
-            n
-            for n, o in options.items()
-            if o.help.agreed and not (n in LATER and values[n] == o.default)
-        ]
-        if self.data.encoding is None:
-            del values["data"]["encoding"]  # same digest as before this field existed
-        elif self.data.encoding.target is None:
-            del values["data"]["encoding"]["target"]  # as above
-        for number in values["data"].get("encoding", {}).get("numbers", ()):
-            if not number["date"]:
-                del number["date"]  # as above
-        members = {} if self.open else {"sites": [site.name for site in self.sites]}
-        return digest(json.dumps({k: values[k] for k in agreed} | members, sort_keys=True).encode())
+        kind: type = type(self)
+        options = options_of(kind).items()
+        agreed_names = {name for name, option in options if option.help.agreed}
+        changed = without_defaults(self).items()
+        agreed = {name: value for name, value in changed if name in agreed_names}
+        if not self.open:
+            agreed["sites"] = [site.name for site in self.sites]
+        return digest(json.dumps(agreed, sort_keys=True).encode())
 
     @property
     def variants(self) -> dict[str, Self]:

@@ -16,11 +16,11 @@ from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions, o
 from unalike.core.tasks import find_task
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.population import Population
-from unalike.data.population_arrays import LABELS
+from unalike.data.population_arrays import LABEL_TYPES
 from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
-from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
+from unalike.runtime.setup.run_config import Pair, RunConfig, configure_run
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     )
     schema = federation.data
     x = torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32)
-    y = torch.zeros(1, dtype=LABELS[schema.task])
+    y = torch.zeros(1, dtype=LABEL_TYPES[schema.task])
     names = [site.name for site in federation.sites]
     return Population(
         x,
@@ -144,7 +144,7 @@ def run_config_of(
     shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (
         () if coordinated else COORDINATED
     )
-    return prepare_run(
+    return configure_run(
         federation.method,
         population,
         model=federation.model,

@@ -12,12 +12,12 @@ from unalike.core.nests import map_tensors
 from unalike.core.types import ClientUpdate, Tree
 from unalike.core.views import Members, StageSettings
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import overrides
 from unalike.methods.plan import QueryStep, Step
 from unalike.methods.roles import Upload
 from unalike.runtime.stages.model_group import ModelGroup
-from unalike.training.server.aggregation import StreamingSum, SumWeights
-from unalike.training.server.server_update import sum_weights
+from unalike.training.server.server_round import SumWeights
+from unalike.training.server.summed_updates import StreamingSum
 
 WEIGHT, LOSS = "weight", "loss"
 """The sums of the weights, and of the training losses times the numbers of samples."""
@@ -42,11 +42,13 @@ def _reads(step: Step, settings: StageSettings) -> str:
             return f"{p.name} reads {'how far apart the updates are' if p.needs == 'spread' else 'each update'}"
         if p.shares:
             return f"{p.name} reads {' and '.join(p.shares)} of each site"
-        if type(p).address is not Part.address:
+        if overrides(p, "address"):
             return f"{p.name} sends messages of its own to each site"
     if model.buffers and settings.buffers == "first":
         return "buffers='first' reads the buffers of one site"
-    whole = method.sent([n for n, b in model.buffers.items() if not b.is_floating_point()], model)
+    whole = method.shared_names(
+        [n for n, b in model.buffers.items() if not b.is_floating_point()], model
+    )
     return (
         f"the largest {whole[0]} is no sum: use buffers='local'"
         if whole and settings.buffers == "average"
@@ -60,22 +62,21 @@ def own_weights(group: ModelGroup, ids: Sequence[int], members: Members) -> SumW
     It is the ratio to the factor of a client with one sample; so nobody can have a site take a larger one than the others. The
     importance is exact.
     """
-    found, numbers = [], group.client_pool.expected
-    for client, n in zip(ids, group.client_pool.counts(ids), strict=True):
-        alone, beside = numbers([client], members), numbers([client, -1], members, [n, 1])
-        w, own = (
-            sum_weights(group.method, group.settings, group.state, of) for of in (beside, alone)
-        )
-        found.append(
-            torch.stack(
-                [
-                    w.weights[0] / w.weights[1],
-                    w.coefficients[0] / w.coefficients[1],
-                    own.importance[0],
-                ]
-            )
-        )
-    return SumWeights(tuple(ids), *torch.stack(found, 1))
+    weights, coefficients, importance = [], [], []
+    expected, server = group.client_pool.expected, group.server_round
+    for client, samples in zip(ids, group.client_pool.counts(ids), strict=True):
+        alone = server.sum_weights(expected([client], members))
+        # client -1 is the one with one sample
+        beside = server.sum_weights(expected([client, -1], members, [samples, 1]))
+        weights.append(beside.weights[0] / beside.weights[1])
+        coefficients.append(beside.coefficients[0] / beside.coefficients[1])
+        importance.append(alone.importance[0])
+    return SumWeights(
+        ids=tuple(ids),
+        weights=torch.stack(weights),
+        coefficients=torch.stack(coefficients),
+        importance=torch.stack(importance),
+    )
 
 
 def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights) -> Tree:
@@ -91,7 +92,7 @@ def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights)
         encoded=sums_encoded(group.method),
     )
     total.add(weights.ids, map_tensors(lambda t: t[None], client_update))
-    sums = total.sums
+    sums = total.updates
     for why in sums.refused.values():
         raise UnalikeError(why)
     folded = {f"folded.{part}": t for part, t in sums.folded.items()}

@@ -32,7 +32,7 @@ def planned_step(
         run_config.plan_inputs, samples=asked.samples, rounds=asked.rounds, proxy=proxy
     )
     outline = plan_outline(run_config.plan, inputs)
-    more = run_config.options.rounds if getattr(run_config.plan, "divides", False) else 0
+    more = run_config.options.rounds if run_config.plan.divides else 0
     steps = outline if more and place <= len(outline) + more else outline[place - 1 : place]
     agreed = {spec: step for step in steps if isinstance(step, kind) for spec in _specs(step)}
     if spec not in agreed:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.system.process_pool import in_processes
-from unalike.data.agreed_columns import class_counts, look_at
+from unalike.data.agreed_columns import class_counts, compare_with_encoding
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
-from unalike.data.partitioning.partition import share_apart
+from unalike.data.partitioning.partition import draw_validation
 from unalike.data.sources.load import load, table_at
 from unalike.data.sources.registry import every_fifth
 from unalike.federation.protocol.federation_file import Federation, Schema
@@ -39,7 +39,7 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     )
     if not federation.val:
         return ClientData(train=(x, y), test=test, name=site)
-    chosen = share_apart(
+    chosen = draw_validation(
         np.arange(len(y)), federation.val, federation.seed, federation.number(site), units
     )
     val, left = (torch.from_numpy(rows) for rows in chosen)
@@ -83,7 +83,7 @@ def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str
     )
     if schema.encoding is None:
         return lines
-    odd, wrong = look_at(schema.encoding, x)
+    odd, wrong = compare_with_encoding(schema.encoding, x)
     if wrong and not accept:
         raise UnalikeError(
             f"the table is not like the one that was agreed on: {'; '.join(wrong)}. Mend it, or join with --accept"

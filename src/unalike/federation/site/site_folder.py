@@ -27,14 +27,19 @@ RUNS = 2
 ROUNDS = 3
 """Rounds of replies that are kept: a coordinator goes back by at most two, if its newest checkpoint is damaged."""
 SECRET_BYTES = 32
-STATE, OLD_STATE, MODEL, JOURNAL, DATA = "state", "memory", "model", "journal.jsonl", "data"
-"""The folder of these files below the one of `unalike join`, its name in versions before, the folder of a run's model, the
-journal of requests and answers, and beside the first of them a file with the path of the site's data."""
+STATE = "state"
+"""The folder of a site's files, below the one of `unalike join`."""
+MODEL = "model"
+"""The folder of a run's model, in that of the run."""
+JOURNAL = "journal.jsonl"
+"""The journal of requests and answers."""
+DATA = "data"
+"""The file with the path of the site's data, beside the folder of its files."""
 
 
 def state_folder(folder: Path) -> Path:
-    """The folder of a site's files, below the one of `unalike join`; a site with a folder of the old name continues to use it."""
-    return folder / (OLD_STATE if (folder / OLD_STATE).is_dir() else STATE)
+    """The folder of a site's files, below the one of `unalike join`."""
+    return folder / STATE
 
 
 def kept_model(folder: Path) -> Path | None:
@@ -47,7 +52,7 @@ def _newest_model(state: Path) -> Path | None:
 
 
 def joined_with(model: Path) -> str | None:
-    """The path of the data of the site that keeps this model; None if it joined with an older version."""
+    """The path of the data of the site that keeps this model; None if the model lies elsewhere by now."""
     file = model.resolve().parents[2] / DATA
     return file.read_text() if file.exists() else None
 
@@ -99,7 +104,7 @@ class SiteFolder:
         """Write the parameters and buffers `values` into a folder that `unalike predict` and `unalike evaluate` read."""
         directory = RunDirectory(self.path / run / MODEL)
         if directory.config is None:
-            directory.write_config(run_config.record | {"site": site})
+            directory.write_config(run_config.description | {"site": site})
             if encoding is not None:
                 encoding.save(directory.path / "encoding.json")
         write_tensors(directory.path / "model.safetensors", values)

@@ -62,7 +62,8 @@ from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.query_runner import ask_client
 from unalike.training.client.client_states import ClientStates, group_folder
 from unalike.training.client.client_update import initial_client_state
-from unalike.training.validation import check_tree, flat
+from unalike.training.flat_update import flatten_update
+from unalike.training.validation import check_tree
 
 Answer = tuple[Facts, Tree]
 S = TypeVar("S", bound=StepRequest)
@@ -335,7 +336,7 @@ class SiteWorker:
         if update is None:
             return {"tallies": sums}, {}
         if not isinstance(step, MaskedTrainRequest):
-            return {"tallies": sums}, flat(update)
+            return {"tallies": sums}, flatten_update(update)
         weights = own_weights(group, [me], Members(step.clients, float(step.samples)))
         return {"tallies": sums}, self._sums(request).masked(
             request.head, step, sent, summand(group, update, weights)

@@ -17,8 +17,10 @@ from unalike.methods.part import Setup, part
 from unalike.methods.roles import Personalizer
 from unalike.methods.search_space import LinearRange, LogRange
 
-WINDOW, MOST = 10, 100
-"""Number of last losses with a small standard deviation at convergence; largest number of passes."""
+WINDOW = 10
+"""Number of last losses whose standard deviation is small at convergence."""
+MAX_PASSES = 100
+"""Largest number of passes in which the weights are learned for the first time."""
 
 
 @alias(
@@ -64,7 +66,7 @@ class AdaptiveStart(Personalizer):
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         if not client.state[self.TIMES]:
             return client.params, client.state
-        state = client.state | self._learned(client)
+        state = client.state | self._learn_weights(client)
         return self.personal(client.model, client.params, state), state
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
@@ -73,38 +75,37 @@ class AdaptiveStart(Personalizer):
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         theta_k = {n: t for n, t in state.items() if n in params}
-        return params | self._mixed(theta_k, params, self._weights(theta_k, state))
+        return params | self._mix(theta_k, params, self._weights(theta_k, state))
 
     def shortfall(self, setup: Setup) -> str:
         layers = len(tree.layers(setup.model.params))
-        return (
-            ""
-            if layers > self.modules
-            else f"no layer is below the {self.modules} upper ones of {layers}"
-        )
+        if layers > self.modules:
+            return ""
+        return f"no layer is below the {self.modules} upper ones of {layers}"
 
-    def _mixed(self, theta_k: Tree, params: Tree, weights: Tree) -> Tree:
+    def _mix(self, theta_k: Tree, params: Tree, weights: Tree) -> Tree:
         """theta, written from w so that W = 1 is exact."""
         return tree.map(lambda t, w, a: w + (t - w) * (1 - a), theta_k, params, weights)
 
     def _weights(self, names: Tree, state: Tree) -> Tree:
         return {n: state[self.WEIGHT + n] for n in names}
 
-    def _learned(self, client: ClientView) -> Tree:
+    def _learn_weights(self, client: ClientView) -> Tree:
         """The new W, under its names in the client state."""
         theta_k = {n: t for n, t in client.state.items() if n in client.params}
-        weights, gap = (
-            self._weights(theta_k, client.state),
-            tree.sub(tree.only(client.params, theta_k), theta_k),
-        )
-        batches, losses = self._sampled(client), torch.zeros(0)
+        weights = self._weights(theta_k, client.state)
+        gap = tree.sub(tree.only(client.params, theta_k), theta_k)  # w - theta_k
+        batches = self._sample(client)
+        losses = torch.zeros(0)
+
+        # W is learned until it settles when the client takes part for the second time, and in one pass from then on
         settles = client.state[self.TIMES] == 1
-        for _ in range(MOST if settles else 1):
+        for _ in range(MAX_PASSES if settles else 1):
             for batch in batches:
-                theta = self._mixed(theta_k, client.params, weights)
+                theta = self._mix(theta_k, client.params, weights)
                 grads, loss = grad_and_value(self._loss)(theta, client, batch)
                 weights = tree.map(
-                    lambda a, d, g: (a - self.eta * d * g).clamp(0, 1), weights, grads, gap
+                    lambda a, g, d: (a - self.eta * g * d).clamp(0, 1), weights, grads, gap
                 )
             losses = torch.cat([losses, loss.detach().cpu().float()[None]])
             if len(losses) > WINDOW and losses[-WINDOW:].std(correction=0) < self.threshold:
@@ -114,12 +115,14 @@ class AdaptiveStart(Personalizer):
     def _loss(self, theta: Tree, client: ClientView, batch: Batch) -> Tensor:
         return client.task_loss(client.at(batch, client.params | theta), batch)
 
-    def _sampled(self, client: ClientView) -> list[Batch]:
-        """The batches of a random share of the local data, at least one row."""
-        rows, batches = max(1, round(self.sample * sum(len(b.y) for b in client.data.whole))), []
+    def _sample(self, client: ClientView) -> list[Batch]:
+        """The batches of a random share of the local data, at least one row: `client.data.whole` is in random order."""
+        total = sum(len(b.y) for b in client.data.whole)
+        missing = max(1, round(self.sample * total))
+        batches = []
         for batch in client.data.whole:
-            batches.append(Batch(batch.x[:rows], batch.y[:rows]))
-            rows -= len(batch.y)
-            if rows <= 0:
+            batches.append(Batch(batch.x[:missing], batch.y[:missing]))
+            missing -= len(batch.y)
+            if missing <= 0:
                 break
         return batches

@@ -62,11 +62,12 @@ class Backdoor(Attack):
             raise UnalikeError(
                 f"{self.name}: found target={self.target}; expected a class in 0..{classes - 1}"
             )
-        chosen = torch.from_numpy(
-            generator.permutation(len(data.y))[: round(self.poisoned * len(data.y))]
-        )
-        x, y = data.x.clone(), data.y.clone()
-        x[chosen], y[chosen] = self.triggered(x[chosen]), self.target
+        count = round(self.poisoned * len(data.y))
+        rows = torch.from_numpy(generator.permutation(len(data.y))[:count])
+        x = data.x.clone()
+        x[rows] = self.triggered(x[rows])
+        y = data.y.clone()
+        y[rows] = self.target
         return data._replace(x=x, y=y)
 
     def triggered(self, x: Tensor) -> Tensor:
@@ -75,8 +76,11 @@ class Backdoor(Attack):
             raise UnalikeError(
                 f"{self.name} sets pixels or columns of numbers; found samples of {x.dtype}"
             )
-        x, last = x.clone(), slice(-self.size, None)
-        x[(..., last, last) if x.dim() > 3 else (..., last)] = self.value
+        x = x.clone()
+        if x.dim() > 3:
+            x[..., -self.size :, -self.size :] = self.value
+        else:
+            x[..., -self.size :] = self.value
         return x
 
     def forge(self, server: ServerView, own: Tree, honest: Tree) -> Tree:
@@ -130,10 +134,22 @@ class Alie(Attack):
     z: float | None = None
 
     def forge(self, server: ServerView, own: Tree, honest: Tree) -> Tree:
-        m, others = (len(next(iter(updates.values()))) for updates in (own, honest))
-        enough = (math.ceil((m + others) / 2) - 1) / max(1, others)
-        z = NormalDist().inv_cdf(min(max(enough, 0.5), 0.9999)) if self.z is None else self.z
-        return tree.map(lambda u: _mean(u) - z * _mean((u - _mean(u)).square()).sqrt(), honest)
+        z = self._largest_hidden(own, honest) if self.z is None else self.z
+
+        def below_mean(u: Tensor) -> Tensor:
+            mean = _mean(u)
+            sd = _mean((u - mean).square()).sqrt()
+            return mean - z * sd
+
+        return tree.map(below_mean, honest)
+
+    def _largest_hidden(self, own: Tree, honest: Tree) -> float:
+        """The paper's z: with it, a majority of the round is as far from the mean as the malicious clients."""
+        malicious_count = len(next(iter(own.values())))
+        honest_count = len(next(iter(honest.values())))
+        # (K - m - s) / (K - m)
+        share = (math.ceil((malicious_count + honest_count) / 2) - 1) / max(1, honest_count)
+        return NormalDist().inv_cdf(min(max(share, 0.5), 0.9999))
 
 
 @part

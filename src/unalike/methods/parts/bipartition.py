@@ -13,10 +13,10 @@ from unalike.methods.roles import ServerStep
 
 @part
 class Bipartition(ServerStep):
-    """Notes the two halves of a cohort once ||mean_k d_k|| < eps1 and max_k ||d_k|| > eps2 (CFL, Sattler et al. 2021, eqs. 6, 7).
+    """Finds the two halves of a cohort once ||mean_k d_k|| < eps1 and max_k ||d_k|| > eps2 (CFL, Sattler et al. 2021, eqs. 6, 7).
 
     d_k are the updates, their mean weighted as the method weighs them. Nothing else changes: the plan `clustered` reads the
-    note (`halves`) and splits the group. eps1 = 0 never notes anything.
+    halves in the server state (`halves`) and splits the group. eps1 = 0 never finds any.
     """
 
     needs = "updates"
@@ -29,10 +29,12 @@ class Bipartition(ServerStep):
         if server.round < self.warmup or len(cohort.ids) < 2 or not update:
             return update, server.state
         d = tree.flatten(cohort.update, len(cohort.ids))
-        if not (tree.norm(update) < self.eps1 and d.norm(dim=1).max() > self.eps2):
+        group_is_stationary = tree.norm(update) < self.eps1
+        if not (group_is_stationary and d.norm(dim=1).max() > self.eps2):
             return update, server.state
         unit = d / d.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        return update, {"clients": torch.tensor(cohort.ids), "half": bipartition(unit @ unit.T)}
+        cosines = unit @ unit.T
+        return update, {"clients": torch.tensor(cohort.ids), "half": bipartition(cosines)}
 
     def shortfall(self, setup: Setup) -> str:
         if not self.eps1 or setup.rounds > self.warmup:
@@ -57,8 +59,9 @@ def bipartition(similarity: Tensor) -> Tensor:
 
 def halves(state: ServerState) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The clients of the two halves; None if the group does not split."""
-    note = state.part_states.get(Bipartition.name)
-    if not note:
+    split = state.part_states.get(Bipartition.name)
+    if not split:
         return None
-    clients, half = note["clients"], note["half"]
+    clients = split["clients"]
+    half = split["half"]
     return tuple(clients[~half].tolist()), tuple(clients[half].tolist())

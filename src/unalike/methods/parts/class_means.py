@@ -23,18 +23,17 @@ def class_features(client: ClientView, params: Tree, buffers: Tree | None = None
     buffers = client.buffers if buffers is None else buffers
     width, classes = client.model.head_size
     like = next(iter(params.values()))
-    counts, sums, squares = (
-        like.new_zeros(classes),
-        like.new_zeros(classes, width),
-        like.new_zeros(classes),
-    )
+    counts = like.new_zeros(classes)
+    sums = like.new_zeros(classes, width)
+    squares = like.new_zeros(classes)
     for batch in client.data.whole:
         z = client.model.features(params, batch.x, buffers=buffers, context=client.context)
         member = membership(batch, classes).to(z.dtype)
-        counts, sums = counts + member.sum(0), sums + member.T @ z
+        counts = counts + member.sum(0)
+        sums = sums + member.T @ z
         squares = squares + member.T @ z.square().sum(1)
     some = counts.clamp_min(1)
-    return ClassFeatures(counts, sums / some[:, None], squares / some)
+    return ClassFeatures(counts, means=sums / some[:, None], squares=squares / some)
 
 
 def membership(batch: Batch, classes: int) -> Tensor:

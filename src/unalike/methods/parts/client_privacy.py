@@ -17,10 +17,17 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.default_parts import BySize
-from unalike.methods.part import Part, Setup, part
+from unalike.methods.part import Part, Setup, overrides, part
 from unalike.methods.parts.weights import Uniform
 from unalike.methods.privacy import Privacy
-from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Upload, Weighting
+from unalike.methods.roles import (
+    BaseWeights,
+    Conditioner,
+    LinearAggregator,
+    ServerStep,
+    Upload,
+    Weighting,
+)
 
 
 @part
@@ -56,24 +63,28 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         """The part that clients take in the rounds, without draws where the server, which makes them, is to learn nothing."""
         assert settings.sampling is not None
-        return [
-            settings.sampling if self.where == "server" else replace(settings.sampling, draw="all")
-        ]
+        if self.where == "server":
+            return [settings.sampling]
+        return [replace(settings.sampling, draw="all")]
 
     def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
-        found = [
-            f"{p.name}: {why}" for p in method.parts if p is not self and (why := self._leak(p))
-        ]
+        leaks = []
+        for p in method.parts:
+            why = "" if p is self else self._leak(p)
+            if why:
+                leaks.append(f"{p.name}: {why}")
         if settings.model.buffers and settings.buffers != "local":
             names = ", ".join([*settings.model.buffers][:2])
-            found.append(
+            leaks.append(
                 f"buffers of the model ({names}): buffers='local' keeps them at the clients, group norm has none"
             )
-        return found
+        return leaks
 
     def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
-        at_home = {"buffers"} if buffers == "local" else set[str]()
-        return {"update", "counts", f"message of {self.name}", *at_home}.__contains__
+        items = {"update", "counts", f"message of {self.name}"}
+        if buffers == "local":
+            items.add("buffers")
+        return items.__contains__
 
     def _leak(self, p: Part) -> str:
         """The reason why a part is not accounted; empty if it is."""
@@ -81,11 +92,12 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             return f"it sends {', '.join(p.shares)} of the training data"
         if p.needs_messages:
             return "it sends messages of the clients"
-        if p.needs != "sums" or type(p).fold is not Part.fold:
+        if p.needs != "sums" or overrides(p, "fold"):
             return "its server half reads the updates without noise"
-        if getattr(p, "pooled", False):
+        if isinstance(p, Conditioner) and p.pooled:
             return "it describes the data of all clients"
-        if isinstance(p, Weighting) or (isinstance(p, BaseWeights) and p not in WITHOUT_EFFECT):
+        is_base = isinstance(p, BaseWeights) and p not in REPLACED_WEIGHTS
+        if is_base or isinstance(p, Weighting):
             return "its weights follow from the clients' data"
         if isinstance(p, Upload) and (self.where == "site" or not p.shortens):
             return "it may change the norm of an update after it was clipped, or its noise"
@@ -104,38 +116,37 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         return ""
 
     def least_cohort(self, settings: StageSettings) -> int:
-        return (
-            1
-            if settings.sampling is None or self.where == "server"
-            else max(1, settings.sampling.min_contributions)
-        )
+        if settings.sampling is None or self.where == "server":
+            return 1
+        return max(1, settings.sampling.min_contributions)
 
     def largest_update(self, server_state: Tree) -> float:
-        return math.inf if self.where == "site" else float(server_state.get("clip", self.clip))
+        if self.where == "site":
+            return math.inf
+        return float(server_state.get("clip", self.clip))
 
     def server_open(self, settings: StageSettings) -> Tree:
         state = super().server_open(settings)
-        return (
-            state
-            if self.quantile is None
-            else state | {"clip": torch.tensor(self.clip), "below": torch.tensor(0.0)}
-        )
+        if self.quantile is None:
+            return state
+        return state | {"clip": torch.tensor(self.clip), "below": torch.tensor(0.0)}
 
     def broadcast(self, server: ServerView) -> Tree:
-        return {} if self.quantile is None else {"clip": server.state["clip"]}
+        if self.quantile is None:
+            return {}
+        return {"clip": server.state["clip"]}
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         if self.quantile is None:
             return client.state, {}
         norm = tree.norm({n: client.params[n] - w for n, w in client.received_params.items()})
+        # +- 1/2 in place of 1 and 0 halves the sensitivity of the count
         below = (norm <= client.message["clip"]).to(norm.dtype) - 0.5
         if self.where == "site":
             settings = client.settings
-            deviation = (
-                self._of_count(float(self.multipliers(settings)), settings, 1)
-                / self.least_cohort(settings) ** 0.5
-            )
-            below = below + deviation * normal_noise(below, settings.secret_noise)
+            deviation = self._deviation_of_count(float(self.multipliers(settings)), settings, 1)
+            share = deviation / self.least_cohort(settings) ** 0.5
+            below = below + share * normal_noise(below, settings.secret_noise)
         return client.state, {"below": below}
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
@@ -143,11 +154,9 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         update = tree.clipped(update, bound)
         if self.where == "site":
             settings = client.settings
-            z = self._of_sum(float(self.multipliers(settings)), settings, 1)
-            deviation = z * bound / self.least_cohort(settings) ** 0.5
-            update = tree.map(
-                lambda u: u + deviation * normal_noise(u, settings.secret_noise), update
-            )
+            z = self._multiplier_of_sum(float(self.multipliers(settings)), settings, 1)
+            share = z * bound / self.least_cohort(settings) ** 0.5
+            update = tree.map(lambda u: u + share * normal_noise(u, settings.secret_noise), update)
         return update, client.state
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
@@ -160,39 +169,48 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         return server.state | folded
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        state, settings, generator = server.state, server.settings, server.generator
-        z, m = float(state["noise_multiplier"]), _expected(settings, len(cohort.ids))
+        state = server.state
+        settings = server.settings
+        generator = server.generator
+        z = float(state["noise_multiplier"])
+        m = _expected(settings, len(cohort.ids))
         bound = state.get("clip", torch.tensor(self.clip))
-        noise = 0.0 if self.where == "site" else self._of_sum(z, settings, m) * float(bound) / m
-        if noise:
+
+        # of the mean; sites have added their shares already
+        deviation = 0.0
+        if self.where == "server":
+            deviation = self._multiplier_of_sum(z, settings, m) * float(bound) / m
+        if deviation:
             update = tree.map(
-                lambda u: u + noise * normal_noise(u, settings.secret_noise, generator), update
+                lambda u: u + deviation * normal_noise(u, settings.secret_noise, generator), update
             )
-        if self.quantile is not None:
-            count = state["below"]
-            if self.where == "server":
-                count = count + self._of_count(z, settings, m) * normal_noise(
-                    count, settings.secret_noise, generator
-                )
-            away = count / m + 0.5 - self.quantile
-            state = state | {
-                "clip": bound * (-self.clip_lr * away).exp(),
-                "below": torch.zeros_like(count),
-            }
-        return update, state
+        if self.quantile is None:
+            return update, state
 
-    def _of_count(self, z: float, settings: StageSettings, m: float) -> float:
+        # the bound follows the quantile of the norms, from the noised share of updates below it
+        count = state["below"]
+        if self.where == "server":
+            noise = normal_noise(count, settings.secret_noise, generator)
+            count = count + self._deviation_of_count(z, settings, m) * noise
+        share_below = count / m + 0.5
+        bound = bound * (-self.clip_lr * (share_below - self.quantile)).exp()
+        return update, state | {"clip": bound, "below": torch.zeros_like(count)}
+
+    def _deviation_of_count(self, z: float, settings: StageSettings, m: float) -> float:
         """The deviation of the noise on the count of updates below the bound; its sensitivity is 1/2."""
-        return max(_expected(settings, m) / 20, z) if z else 0.0
+        if not z:
+            return 0.0
+        return max(_expected(settings, m) / 20, z)
 
-    def _of_sum(self, z: float, settings: StageSettings, m: float) -> float:
+    def _multiplier_of_sum(self, z: float, settings: StageSettings, m: float) -> float:
         """The noise multiplier of the sum of updates."""
         if self.quantile is None or not z:
             return z
-        return (z**-2 - (2 * self._of_count(z, settings, m)) ** -2) ** -0.5
+        s = self._deviation_of_count(z, settings, m)
+        return (z**-2 - (2 * s) ** -2) ** -0.5
 
 
-WITHOUT_EFFECT = (BySize(), Uniform())
+REPLACED_WEIGHTS = (BySize(), Uniform())
 """Weights that the equal ones of the sum replace."""
 
 

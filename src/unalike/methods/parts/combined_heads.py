@@ -15,7 +15,9 @@ from unalike.methods.parts.class_means import class_features
 from unalike.methods.parts.personalizers import OwnParameters
 from unalike.methods.roles import ServerStep
 
-SPREAD, PROFILE, HEAD = "features.spread", "features.profile", "head of "
+SPREAD = "features.spread"
+PROFILE = "features.profile"
+HEAD = "head of "
 """Names in a client's message: V_k, h_k, and the prefix of the head's parameters."""
 
 
@@ -70,21 +72,21 @@ class CombinedHeads(OwnParameters, ServerStep):
         counts, means, squares = class_features(
             client, client.params | client.received_params, client.initial_buffers
         )
-        p = counts / counts.sum().clamp_min(1)
-        spread = (p * squares - p.square() * means.square().sum(1)).sum() / counts.sum().clamp_min(
-            1
-        )
-        statistics = {SPREAD: spread.clamp_min(0), PROFILE: p[:, None] * means}
-        return head, statistics | {HEAD + n: w for n, w in head.items()}
+        n_k = counts.sum().clamp_min(1)
+        p = counts / n_k
+        spread = (p * squares - p.square() * means.square().sum(1)).sum() / n_k
+        message = {SPREAD: spread.clamp_min(0), PROFILE: p[:, None] * means}
+        return head, message | {HEAD + n: w for n, w in head.items()}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         message = cohort.message
         heads = tree.under(message, HEAD)
         alpha = combinations(message[PROFILE], message[SPREAD])
-        made: Tree = {}
-        for client, row in zip(cohort.ids, alpha):
-            made |= {f"{client}/{n}": w for n, w in tree.weighted_sum(heads, row).items()}
-        return update, server.state | made
+        combined: Tree = {}
+        for client, alpha_i in zip(cohort.ids, alpha):
+            head = tree.weighted_sum(heads, alpha_i)
+            combined |= {f"{client}/{n}": w for n, w in head.items()}
+        return update, server.state | combined
 
 
 def combinations(profiles: Tensor, spreads: Tensor) -> Tensor:
@@ -93,16 +95,20 @@ def combinations(profiles: Tensor, spreads: Tensor) -> Tensor:
     On the simplex a^T P a has its minimum where ||A x||^2 + (1^T x - 1)^2, P = A^T A, has it over all x >= 0, but for the
     length of x: with x = s a and the best s the latter is q / (1 + q), q = a^T P a.
     """
-    h, v = (t.cpu().double().numpy() for t in (profiles.flatten(1), spreads))
+    h = profiles.flatten(1).cpu().double().numpy()
+    v = spreads.cpu().double().numpy()
     rows = [_weights(h[i] - h, v) for i in range(len(h))]
     return torch.from_numpy(np.stack(rows)).to(profiles)
 
 
 def _weights(gaps: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """alpha_i [K] of one client, from h_i - h [K, C D] and V [K]."""
     from scipy.optimize import nnls  # 31 MB that a site does not need
 
     form = gaps @ gaps.T + np.diag(v)
     values, vectors = np.linalg.eigh(form / max(np.trace(form), 1e-300))
-    root = np.sqrt(values.clip(0))[:, None] * vectors.T
-    x, _ = nnls(np.vstack([root, np.ones(len(v))]), np.append(np.zeros(len(v)), 1.0))
+    root = np.sqrt(values.clip(0))[:, None] * vectors.T  # A with P = A^T A
+    rows = np.vstack([root, np.ones(len(v))])
+    targets = np.append(np.zeros(len(v)), 1.0)
+    x, _ = nnls(rows, targets)
     return x / x.sum()

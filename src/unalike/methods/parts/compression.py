@@ -37,22 +37,26 @@ class TopK(Sparsifier):
         return not self.error_feedback
 
     def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
-        sent: Tree = {}
+        encoded: Tree = {}
         for name, u in update.items():
-            k, flat = _count(self.fraction, u), u.flatten()
+            k = _count(self.fraction, u)
             if k == u.numel():
-                sent[name] = u
+                encoded[name] = u
                 continue
+            flat = u.flatten()
             places = flat.abs().topk(k).indices.sort().values
-            sent[name], sent[name + self.PLACES] = flat[places], places.int()
-        return sent, state
+            encoded[name] = flat[places]
+            encoded[name + self.PLACES] = places.int()
+        return encoded, state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        values = {n: u for n, u in update.items() if not n.endswith(self.PLACES)}
-        places = {n: update[n + self.PLACES] for n in values if n + self.PLACES in update}
-        return {
-            n: _spread(u, places[n], params[n]) if n in places else u for n, u in values.items()
-        }
+        decoded: Tree = {}
+        for name, u in update.items():
+            if name.endswith(self.PLACES):
+                continue
+            places = update.get(name + self.PLACES)
+            decoded[name] = u if places is None else _spread(u, places, like=params[name])
+        return decoded
 
 
 @part
@@ -76,26 +80,33 @@ class RandomMask(Sparsifier):
         return not self.error_feedback
 
     def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
-        sent = {
-            n + self.KEPT: u.flatten()[self._places(n, u, client.round)]
-            for n, u in update.items()
-            if u.numel()
-        }
-        return sent | {n: u for n, u in update.items() if not u.numel()}, state
+        encoded: Tree = {}
+        withheld: Tree = {}
+        for name, u in update.items():
+            if u.numel():
+                encoded[name + self.KEPT] = u.flatten()[self._places(name, u, client.round)]
+            else:
+                withheld[name] = u
+        return encoded | withheld, state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        kept = {n.removesuffix(self.KEPT): u for n, u in update.items() if n.endswith(self.KEPT)}
-        spread = {
-            n: _spread(u, self._places(n, params[n], round).expand(len(u), -1), params[n])
-            for n, u in kept.items()
-        }
-        return {n: u for n, u in update.items() if not n.endswith(self.KEPT)} | spread
+        withheld: Tree = {}
+        decoded: Tree = {}
+        for key, u in update.items():
+            if not key.endswith(self.KEPT):
+                withheld[key] = u
+                continue
+            name = key.removesuffix(self.KEPT)
+            places = self._places(name, params[name], round).expand(len(u), -1)
+            decoded[name] = _spread(u, places, like=params[name])
+        return withheld | decoded
 
     def _places(self, name: str, like: Tensor, round: int) -> Tensor:
-        rng, k = seeds.generator(0, f"{self.name} of {name}", round), _count(self.fraction, like)
-        return torch.from_numpy(
-            np.sort(rng.choice(like.numel(), k, replace=False, shuffle=False))
-        ).to(like.device)
+        """The places [k] in a flat tensor, in ascending order; the same for whoever knows its name and the round."""
+        rng = seeds.generator(0, f"{self.name} of {name}", round)
+        k = _count(self.fraction, like)
+        places = np.sort(rng.choice(like.numel(), k, replace=False, shuffle=False))
+        return torch.from_numpy(places).to(like.device)
 
 
 @part
@@ -115,37 +126,44 @@ class Quantize(Compressor):
     rank: ClassVar[int] = Upload.QUANTIZE
 
     SCALE = ":scale"
+    DTYPES: ClassVar[dict[int, torch.dtype]] = {8: torch.int8, 16: torch.int16}
 
     def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
         if self.bits == 32:
             return update, state
-        sent: Tree = {}
+        encoded: Tree = {}
         for name, u in update.items():
             if not u.is_floating_point() or not u.numel():
-                sent[name] = u
+                encoded[name] = u
                 continue
-            most = 2 ** (self.bits - 1) - 1
-            scale = (u.abs().amax() if self.norm == "max" else torch.linalg.vector_norm(u)) / most
-            q = u / torch.where(scale > 0, scale, 1.0)
-            # 32767 + 0.9999 is 32768 in float32, which 16 bits take for -32768
-            q = (
-                (q + torch.rand_like(q)).floor().clamp(-most, most)
-                if self.stochastic
-                else q.round()
-            )
-            sent[name], sent[name + self.SCALE] = (
-                q.to({8: torch.int8, 16: torch.int16}[self.bits]),
-                scale,
-            )
-        return sent, state
+            q, scale = self._quantize(u)
+            encoded[name] = q.to(self.DTYPES[self.bits])
+            encoded[name + self.SCALE] = scale
+        return encoded, state
+
+    def _quantize(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """q, of the shape of u and not yet of its data type, and the scale s, []."""
+        most = 2 ** (self.bits - 1) - 1
+        norm = u.abs().amax() if self.norm == "max" else torch.linalg.vector_norm(u)
+        scale = norm / most
+        q = u / torch.where(scale > 0, scale, 1.0)
+        if not self.stochastic:
+            return q.round(), scale
+        # 32767 + 0.9999 is 32768 in float32, which 16 bits take for -32768
+        return (q + torch.rand_like(q)).floor().clamp(-most, most), scale
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        values = {n: t for n, t in update.items() if not n.endswith(self.SCALE)}
-        scales = {n: update[n + self.SCALE] for n in values if n + self.SCALE in update}
-        return {
-            n: q * scales[n].reshape(-1, *[1] * (q.dim() - 1)) if n in scales else q
-            for n, q in values.items()
-        }
+        decoded: Tree = {}
+        for name, q in update.items():
+            if name.endswith(self.SCALE):
+                continue
+            scale = update.get(name + self.SCALE)
+            if scale is None:
+                decoded[name] = q
+            else:
+                one_per_client = scale.reshape(-1, *[1] * (q.dim() - 1))
+                decoded[name] = q * one_per_client
+        return decoded
 
 
 @part
@@ -161,15 +179,17 @@ class HalfPrecision(Compressor):
     additive: ClassVar[bool] = True
 
     def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
-        kind: torch.dtype = getattr(torch, self.format)
-        most = torch.finfo(kind).max
-        return tree.map(
-            lambda u: u.clamp(-most, most).to(kind) if u.is_floating_point() else u, update
-        ), state
+        half: torch.dtype = getattr(torch, self.format)
+        most = torch.finfo(half).max
+
+        def in_half(u: Tensor) -> Tensor:
+            return u.clamp(-most, most).to(half) if u.is_floating_point() else u
+
+        return tree.map(in_half, update), state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        kind = tree.dtype(params)
-        return tree.map(lambda u: u.to(kind) if u.is_floating_point() else u, update)
+        whole = tree.dtype(params)
+        return tree.map(lambda u: u.to(whole) if u.is_floating_point() else u, update)
 
 
 @part
@@ -186,47 +206,63 @@ class PowerSGD(Sparsifier):
     components: PositiveInt = 2
     error_feedback: bool = True
 
-    LEFT, RIGHT, START = ":left", ":right", ":start"
+    LEFT = ":left"
+    RIGHT = ":right"
+    START = ":start"
 
     def client_init(self, params: Tree) -> Tree:
         generator = torch.Generator().manual_seed(0)
-        starts = {
-            n + self.START: torch.randn(
-                w[0].numel(), self.components, generator=generator, dtype=w.dtype
-            )
-            for n, w in params.items()
-            if w.dim() > 1 and self.components * (len(w) + w[0].numel()) < w.numel()
-        }
+        starts: Tree = {}
+        for name, w in params.items():
+            if self._becomes_smaller(w):
+                columns = w[0].numel()
+                starts[name + self.START] = torch.randn(
+                    columns, self.components, generator=generator, dtype=w.dtype
+                )
         return super().client_init(params) | starts
 
+    def _becomes_smaller(self, w: Tensor) -> bool:
+        if w.dim() < 2:
+            return False
+        return self.components * (len(w) + w[0].numel()) < w.numel()
+
     def compress(self, client: ClientView, update: Tree, state: Tree) -> tuple[Tree, Tree]:
-        sent: Tree = {}
+        encoded: Tree = {}
         for name, u in update.items():
             if name + self.START not in state:
-                sent[name] = u
+                encoded[name] = u
                 continue
-            matrix, start = u.flatten(1), state[name + self.START]
+            matrix = u.flatten(1)
+            start = state[name + self.START]
             left = _orthogonal(matrix @ start)
             right = matrix.T @ left
+            encoded[name + self.LEFT] = left
+            encoded[name + self.RIGHT] = right
+
+            # columns within rounding of 0 would stay 0 for ever: they go on from the old start
             lengths = torch.linalg.vector_norm(right, dim=0)
-            sent[name + self.LEFT], sent[name + self.RIGHT] = left, right
-            state = state | {
-                name + self.START: torch.where(lengths > 1e-5 * lengths.amax(), right, start)
-            }
-        return sent, state
+            next_start = torch.where(lengths > ROUNDING * lengths.amax(), right, start)
+            state = state | {name + self.START: next_start}
+        return encoded, state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        found: Tree = {}
-        for name, t in update.items():
-            if name.endswith(self.LEFT):
-                own = name.removesuffix(self.LEFT)
-                found[own] = (t @ update[own + self.RIGHT].mT).reshape(len(t), *params[own].shape)
-            elif not name.endswith(self.RIGHT):
-                found[name] = t
-        return found
+        decoded: Tree = {}
+        for key, t in update.items():
+            if key.endswith(self.LEFT):
+                name = key.removesuffix(self.LEFT)
+                right = update[name + self.RIGHT]
+                decoded[name] = (t @ right.mT).reshape(len(t), *params[name].shape)
+            elif not key.endswith(self.RIGHT):
+                decoded[key] = t
+        return decoded
+
+
+ROUNDING = 1e-5
+"""Columns shorter than this share of a length are rounding noise of numbers of that size."""
 
 
 def _count(fraction: float, u: Tensor) -> int:
+    """The number k of entries to send."""
     return math.ceil(fraction * u.numel() - 1e-9)  # 0.1 * 30 is a little more than 3
 
 
@@ -240,14 +276,11 @@ def _spread(values: Tensor, places: Tensor, like: Tensor) -> Tensor:
 def _orthogonal(matrix: Tensor) -> Tensor:
     """The columns of a matrix [n, r] made orthonormal one after the other; 0 for one within rounding of those before it."""
     columns: list[Tensor] = []
-    for own in matrix.unbind(1):
-        left = own
+    for column in matrix.unbind(1):
+        rest = column
         for before in columns:
-            left = left - (before @ left) * before
-        length = torch.linalg.vector_norm(left)
-        columns.append(
-            torch.where(
-                length > 1e-5 * torch.linalg.vector_norm(own), left / length.clamp_min(1e-30), 0.0
-            )
-        )
+            rest = rest - (before @ rest) * before
+        length = torch.linalg.vector_norm(rest)
+        is_new = length > ROUNDING * torch.linalg.vector_norm(column)
+        columns.append(torch.where(is_new, rest / length.clamp_min(1e-30), 0.0))
     return torch.stack(columns, 1)

@@ -61,9 +61,9 @@ class Conditional(Conditioner):
             raise UnalikeError(
                 "conditional needs numbers or images, found tokens; use another method for text"
             )
-        return {
-            "statistic": STATISTICS[self.statistic](x, _labels(data, x, outputs), self).flatten()
-        }
+        y = _labels(data, x, outputs)
+        mu = STATISTICS[self.statistic](x, y, self)
+        return {"statistic": mu.flatten()}
 
 
 def ols(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
@@ -85,9 +85,8 @@ def mean(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
 def moments(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
     """[order, k]."""
     centred = _centred(x)
-    return torch.stack(
-        [mean(x, y, part), *(mean(centred**p, y, part) for p in range(2, part.order + 1))]
-    )
+    central = [mean(centred**p, y, part) for p in range(2, part.order + 1)]
+    return torch.stack([mean(x, y, part), *central])
 
 
 def pca(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
@@ -96,13 +95,16 @@ def pca(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
     Over clients of the same law that sign agrees more often than others do. Where the rows do not differ there is none.
     """
     rows = torch.cat([x, y], 1)
-    found = torch.zeros(part.components, rows.shape[1], dtype=rows.dtype, device=rows.device)
-    noise = torch.finfo(rows.dtype).eps * max(rows.shape) * rows.norm()
     _, lengths, vectors = torch.linalg.svd(_centred(rows), full_matrices=False)
-    vectors = vectors[: min(part.components, int((lengths > noise).sum()))]
-    signs = vectors.gather(1, vectors.abs().argmax(1, keepdim=True)).sign()
-    found[: len(vectors)] = vectors * signs
-    return found
+    rounding = torch.finfo(rows.dtype).eps * max(rows.shape) * rows.norm()
+    rank = int((lengths > rounding).sum())
+    vectors = vectors[: min(part.components, rank)]
+    largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
+
+    # components beyond the rank stay 0
+    components = torch.zeros(part.components, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    components[: len(vectors)] = vectors * largest.sign()
+    return components
 
 
 def label_histogram(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
@@ -112,11 +114,9 @@ def label_histogram(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
 
 def zeros(x: Tensor, y: Tensor, part: Conditional) -> Tensor:
     """The length of another statistic."""
-    return (
-        torch.zeros_like(STATISTICS[part.like](x, y, part))
-        if part.like != "zeros"
-        else ols(x, y, part) * 0
-    )
+    if part.like == "zeros":
+        return ols(x, y, part) * 0
+    return torch.zeros_like(STATISTICS[part.like](x, y, part))
 
 
 STATISTICS: dict[str, Callable[[Tensor, Tensor, Conditional], Tensor]] = {

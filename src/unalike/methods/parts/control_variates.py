@@ -53,27 +53,23 @@ class ControlVariates(Correction, ServerStep):
         return tree.map(lambda g, c_i, c: g - c_i + c, grads, client.state, client.message)
 
     def pull(self, client: ClientView) -> Pull:
-        return Pull(
-            0.0,
-            tree.map(
-                lambda _, c_i, c: c - c_i, client.received_params, client.state, client.message
-            ),
+        correction = tree.map(
+            lambda _, c_i, c: c - c_i, client.received_params, client.state, client.message
         )
+        return Pull(strength=0.0, constant=correction)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        gradient = (
-            client.full_gradient(client.initial_params)
-            if self.option == 1
-            else self._mean_step(client)
-        )
+        gradient = self._mean_gradient(client)
         new = client.state | tree.only(gradient, client.received_params)
-        return new, tree.sub(tree.only(new, client.received_params), client.state)
+        change = tree.sub(tree.only(new, client.received_params), client.state)
+        return new, change
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return tree.scale(message, importance)
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
-        return server.state | tree.map(lambda d, c: c + d / server.population, folded, server.state)
+        c = tree.map(lambda d, c: c + d / server.population, folded, server.state)
+        return server.state | c
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         return tree.scale(update, self.server_lr), server.state
@@ -91,18 +87,14 @@ class ControlVariates(Correction, ServerStep):
             return ""
         return "all clients take part with one local step, so that the variates cancel in the mean"
 
-    def _mean_step(self, client: ClientView) -> Tree:
-        scale, begun = (
-            1 / (client.steps * client.lr),
-            tree.only(client.initial_params, client.received_params),
-        )
-        return tree.map(
-            lambda x, y, c_i, c: c_i - c + (x - y) * scale,
-            begun,
-            client.params,
-            client.state,
-            client.message,
-        )
+    def _mean_gradient(self, client: ClientView) -> Tree:
+        """The new variate: the gradient of the local data at x, or c_i - c + (x - y) / (K lr)."""
+        if self.option == 1:
+            return client.full_gradient(client.initial_params)
+        scale = 1 / (client.steps * client.lr)
+        x = tree.only(client.initial_params, client.received_params)
+        y, c_i, c = client.params, client.state, client.message
+        return tree.map(lambda x, y, c_i, c: c_i - c + (x - y) * scale, x, y, c_i, c)
 
 
 @part
@@ -123,8 +115,10 @@ class ControlVariatesAfterMomentum(ControlVariates):
         )
 
     def pull(self, client: ClientView) -> Pull:
-        share, correction = 1 - client.settings.work.momentum, super().pull(client).constant
-        return Pull(0.0, tree.map(lambda a: share * a, correction), correction)
+        share = 1 - client.settings.work.momentum
+        correction = super().pull(client).constant
+        constant = tree.map(lambda a: share * a, correction)
+        return Pull(strength=0.0, constant=constant, momentum=correction)
 
     def check(self, method: PartLookup, work: Work) -> None:
         if work.optimizer != "sgd" or work.nesterov or work.keep_optimizer_state:

@@ -36,29 +36,27 @@ class DynamicRegularizer(Objective, ServerStep):
         return tree.zeros(params)
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        drift = tree.sub(
-            client.received_params, client.params
-        )  # -<h, v> is <h, w - v> but for a constant
+        # with w - v, as -<h, v> is <h, w - v> but for a constant
+        drift = tree.sub(client.received_params, client.params)
         return self.alpha / 2 * tree.dot(drift, drift) + tree.dot(drift, client.state)
 
     def pull(self, client: ClientView) -> Pull:
-        return Pull(self.alpha, tree.map(lambda _, h: -h, client.received_params, client.state))
+        constant = tree.map(lambda _, h: -h, client.received_params, client.state)
+        return Pull(self.alpha, constant)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        moved = tree.map(
-            lambda w, v, h: h - self.alpha * (v - w),
-            client.received_params,
-            client.params,
-            client.state,
-        )
-        return client.state | moved, {}
+        w, v = client.received_params, client.params
+        h = tree.map(lambda w, v, h: h - self.alpha * (v - w), w, v, client.state)
+        return client.state | h, {}
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return tree.scale(update, importance)
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
-        moved = tree.map(lambda d, h: h - self.alpha / server.population * d, folded, server.state)
-        return server.state | moved
+        share = self.alpha / server.population
+        h = tree.map(lambda d, h: h - share * d, folded, server.state)
+        return server.state | h
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        return tree.map(lambda u, h: u - h / self.alpha, update, server.state), server.state
+        update = tree.map(lambda u, h: u - h / self.alpha, update, server.state)
+        return update, server.state

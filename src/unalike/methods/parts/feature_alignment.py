@@ -14,7 +14,12 @@ from unalike.methods.parts.class_means import class_features, membership
 from unalike.methods.roles import Objective
 from unalike.methods.search_space import LogRange
 
-MEANS, COUNTS, CENTROIDS, KNOWN = "class.means", "class.counts", "class.centroids", "class.known"
+MEANS = "class.means"
+COUNTS = "class.counts"
+"""Names in a client's message: the means of its features, and its numbers of samples."""
+CENTROIDS = "class.centroids"
+KNOWN = "class.known"
+"""Names in the server state: the centroids, and 1 for each class that has one."""
 
 
 @part
@@ -46,15 +51,18 @@ class FeatureAlignment(Objective):
         return server.state
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        z, centroids = client.out(batch).features, client.message[CENTROIDS]
+        centroids = client.message[CENTROIDS]
+        z = client.out(batch).features
         if z is None or z.flatten(1).shape[1] != centroids.shape[1]:
+            shown = "none" if z is None else list(z.shape[1:])
             raise UnalikeError(
                 f"feature_alignment needs the input of the model's head, {centroids.shape[1]} features, and the model shows "
-                f"{'none' if z is None else list(z.shape[1:])}; give the module an attribute `head`, and no `projection`"
+                f"{shown}; give the module an attribute `head`, and no `projection`"
             )
         member = membership(batch, len(centroids)).to(z.dtype)
+        has_centroid = member @ client.message[KNOWN]
         gap = (z.flatten(1) - member @ centroids).square().mean(1)
-        return self.lam * batch.mean((member @ client.message[KNOWN]) * gap)
+        return self.lam * batch.mean(has_centroid * gap)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         features = class_features(client, client.params)
@@ -65,10 +73,7 @@ class FeatureAlignment(Objective):
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         count = folded[COUNTS][:, None]
-        centroids = torch.where(
-            count > 0, folded[MEANS] / count.clamp_min(1), server.state[CENTROIDS]
-        )
-        return {
-            CENTROIDS: centroids,
-            KNOWN: torch.maximum(server.state[KNOWN], folded[COUNTS].clamp_max(1)),
-        }
+        means = folded[MEANS] / count.clamp_min(1)
+        centroids = torch.where(count > 0, means, server.state[CENTROIDS])
+        known = torch.maximum(server.state[KNOWN], folded[COUNTS].clamp_max(1))
+        return {CENTROIDS: centroids, KNOWN: known}

@@ -79,7 +79,7 @@ class FeatureGenerator(Objective, ServerStep):
     def server_open(self, settings: StageSettings) -> Tree:
         features, classes = settings.model.head_size
         rng = seeds.generator(settings.seed, "generator.start")
-        made = {
+        state = {
             "hidden.weight": _uniform(rng, self.hidden, self.noise + classes),
             "norm.weight": torch.ones(self.hidden),
             "norm.bias": torch.zeros(self.hidden),
@@ -91,25 +91,31 @@ class FeatureGenerator(Objective, ServerStep):
             "ready": torch.zeros(()),
         }
         like = next(iter(settings.model.params.values()))
-        return tree.map(lambda t: t.to(like), made)
+        return tree.map(lambda t: t.to(like), state)
 
     def broadcast(self, server: ServerView) -> Tree:
         return server.state
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        g, model, round = client.message, client.model, client.round
-        rng = seeds.generator(client.settings.seed, "generator.local", round, client.step)
-        drawn = self._classes(rng, g["chances"])
-        z, _ = generate(g, self._noise(rng, ROWS, g), drawn)
-        learned = F.cross_entropy(model.head(client.params, z), drawn)
+        g = client.message
+        model = client.model
+        rng = seeds.generator(client.settings.seed, "generator.local", client.round, client.step)
 
-        classes = torch.arange(len(g["chances"]), device=drawn.device)
+        # the head learns features of classes that the client may not have
+        y = self._classes(rng, g["chances"])
+        z, _ = generate(g, self._noise(rng, ROWS, g), y)
+        cross_entropy = F.cross_entropy(model.head(client.params, z), y)
+
+        # the model agrees with what the head says of a generated feature of the sample's class
+        classes = torch.arange(len(g["chances"]), device=y.device)
         z, _ = generate(g, self._noise(rng, len(classes), g), classes)
-        taught = F.log_softmax(model.head(client.params, z), dim=1).detach()
-        mine = (batch.y[:, None] == classes).to(taught.dtype) @ taught
-        said = F.log_softmax(client.out(batch).logits, dim=1)
-        agree = batch.mean((mine.exp() * (mine - said)).sum(1))
-        return g["ready"] * self.decay**round * (self.alpha * learned + self.beta * agree)
+        log_q = F.log_softmax(model.head(client.params, z), dim=1).detach()
+        log_q = (batch.y[:, None] == classes).to(log_q.dtype) @ log_q
+        log_p = F.log_softmax(client.out(batch).logits, dim=1)
+        divergence = batch.mean((log_q.exp() * (log_q - log_p)).sum(1))
+
+        fade = g["ready"] * self.decay**client.round
+        return fade * (self.alpha * cross_entropy + self.beta * divergence)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         _, classes = client.model.head_size
@@ -119,25 +125,35 @@ class FeatureGenerator(Objective, ServerStep):
         return client.state, {self.COUNTS: counts}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        model = server.settings.model
-        head = {n: w for n, w in model.params.items() if model.in_head(n)}
-        heads = {
-            n: w.expand(len(cohort.ids), *w.shape)
-            for n, w in head.items()
-            if not model.trainable(n)
-        }
-        heads |= {n: server.params[n] + u for n, u in cohort.update.items() if n in head}
-        if not (heads and self.steps) or len(heads) < len(head):
+        heads = self._heads(server, cohort)
+        if not (heads and self.steps):
             return update, server.state
         counts = cohort.message[self.COUNTS]
         state = server.state | {"chances": self.chances(counts.sum(0))}
-        weights = cohort.sizes / cohort.sizes.sum()
-        rng = seeds.generator(server.settings.seed, "generator.server", server.round)
         # float64, as Adam makes steps of equal size of gradients of any size, rounding noise included
-        exact, heads = (tree.map(tree.exact, t) for t in (state, heads))
-        trained = self._train(exact, heads, model, tree.exact(counts), tree.exact(weights), rng)
+        trained = self._train(
+            tree.map(tree.exact, state),
+            heads=tree.map(tree.exact, heads),
+            model=server.settings.model,
+            counts=tree.exact(counts),
+            weights=tree.exact(cohort.sizes / cohort.sizes.sum()),
+            rng=seeds.generator(server.settings.seed, "generator.server", server.round),
+        )
         ready = {"ready": torch.ones_like(state["ready"])}
         return update, tree.map(lambda t, old: t.to(old), trained, state) | ready
+
+    def _heads(self, server: ServerView, cohort: Cohort) -> Tree:
+        """The clients' heads after training, [K, ...] each; empty where a parameter of the head is private."""
+        model = server.settings.model
+        head = {n: w for n, w in model.params.items() if model.in_head(n)}
+        heads: Tree = {}
+        for n, w in head.items():
+            if not model.trainable(n):
+                heads[n] = w.expand(len(cohort.ids), *w.shape)
+        for n, u in cohort.update.items():
+            if n in head:
+                heads[n] = server.params[n] + u
+        return heads if len(heads) == len(head) else {}
 
     def _train(
         self,
@@ -148,7 +164,9 @@ class FeatureGenerator(Objective, ServerStep):
         weights: Tensor,
         rng: np.random.Generator,
     ) -> Tree:
-        solver, trained = Adam(eps=EPS), {n: t for n, t in state.items() if n in TRAINED}
+        """The generator's state after its steps, from that before, as float64."""
+        trained = {n: t for n, t in state.items() if n in TRAINED}
+        solver = Adam(eps=EPS)
         solver_state = solver.init(trained)
 
         def objective(g: Tree, eps: Tensor, y: Tensor) -> tuple[Tensor, Tree]:
@@ -188,14 +206,14 @@ class EnsembleGenerator(FeatureGenerator):
 
     def teach(self, logits: Tensor, y: Tensor, counts: Tensor, weights: Tensor) -> Tensor:
         share = (counts / counts.sum(0).clamp_min(1))[:, y]
-        losses = -F.log_softmax(logits, dim=2).gather(2, y.expand(len(logits), -1)[..., None])[
-            ..., 0
-        ]
+        labels = y.expand(len(logits), -1)[..., None]
+        losses = -F.log_softmax(logits, dim=2).gather(2, labels)[..., 0]
         return (share * losses).mean(1).sum()
 
     def spread(self, eps: Tensor, z: Tensor) -> Tensor:
-        apart = (eps[:, None] - eps[None]).square().mean(2)
-        return torch.exp(-(apart * (z[:, None] - z[None]).abs().mean(2)).mean())
+        eps_distances = (eps[:, None] - eps[None]).square().mean(2)
+        z_distances = (z[:, None] - z[None]).abs().mean(2)
+        return torch.exp(-(eps_distances * z_distances).mean())
 
     def chances(self, counts: Tensor) -> Tensor:
         return (counts > 0).to(counts.dtype)
@@ -231,15 +249,18 @@ def generate(g: Tree, eps: Tensor, y: Tensor, training: bool = False) -> tuple[T
     one_hot = (y[:, None] == torch.arange(len(g["chances"]), device=y.device)).to(eps.dtype)
     # no bias in front of the norm: its gradient would be rounding noise, which Adam takes for a slope
     h = F.linear(torch.cat([eps, one_hot], dim=1), g["hidden.weight"])
-    mean, var = (
-        (h.mean(0), h.var(0, unbiased=False)) if training else (g["norm.mean"], g["norm.var"])
-    )
+    mean = h.mean(0) if training else g["norm.mean"]
+    var = h.var(0, unbiased=False) if training else g["norm.var"]
     normal = (h - mean) * (var + 1e-5).rsqrt() * g["norm.weight"] + g["norm.bias"]
-    seen = {"norm.mean": mean, "norm.var": var * len(h) / max(len(h) - 1, 1)} if training else {}
-    running = {n: g[n] + MOMENTUM * (t - g[n]) for n, t in seen.items()}
-    return F.linear(torch.relu(normal), g["out.weight"], g["out.bias"]), running
+    z = F.linear(torch.relu(normal), g["out.weight"], g["out.bias"])
+    if not training:
+        return z, {}
+    statistics = {"norm.mean": mean, "norm.var": var * len(h) / max(len(h) - 1, 1)}
+    running = {n: g[n] + MOMENTUM * (t - g[n]) for n, t in statistics.items()}
+    return z, running
 
 
 def _uniform(rng: np.random.Generator, rows: int, columns: int) -> Tensor:
     """U(-1/sqrt(fan in), 1/sqrt(fan in)), as linear layers start."""
-    return torch.from_numpy(rng.uniform(-1, 1, (rows, columns)) / columns**0.5)
+    weights = rng.uniform(-1, 1, (rows, columns)) / columns**0.5
+    return torch.from_numpy(weights)

@@ -102,42 +102,45 @@ class AdaptedLoss(TaskObjective, Personalizer):
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         first, second = halves(batch)
-        inner = grad(lambda w: client.task_loss(client.at(first, w), first))(client.params)
+        slope = grad(lambda w: client.task_loss(client.at(first, w), first))
+        g = slope(client.params)
         if not self.second_order:
-            inner = tree.detach(inner)
-        moving = tree.only(inner, client.received_params)
-        adapted = client.params | tree.map(lambda g, w: w - self.alpha * g, moving, client.params)
+            g = tree.detach(g)
+        g = tree.only(g, client.received_params)
+        adapted = client.params | tree.map(lambda g, w: w - self.alpha * g, g, client.params)
         return client.task_loss(client.at(second, adapted), second)
 
     def tune(self) -> Phase:
         return Phase("all", lambda work: Work(steps=1, batch_size=None, lr=self.alpha))
 
     def shortfall(self, setup: Setup) -> str:
-        return (
-            "a batch of one row is both halves, B' and B''"
-            if setup.settings.work.batch_size == 1
-            else ""
-        )
+        if setup.settings.work.batch_size == 1:
+            return "a batch of one row is both halves, B' and B''"
+        return ""
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
     """The rows of even and of odd place; a batch of one row, with or without padding, is both halves."""
-    first, second = (
-        batch._replace(
-            x=batch.x[i::2],
-            y=batch.y[i::2],
-            weight=None if batch.weight is None else batch.weight[i::2],
-        )
-        for i in (0, 1)
-    )
+    first = _every_second_row(batch, start=0)
+    second = _every_second_row(batch, start=1)
     if not len(second.y):
         return first, first
     if second.weight is None or first.weight is None:
         return first, second
-    filled, rows = second.weight.sum() > 0, len(second.y)
-    pairs = (second.x, first.x), (second.y, first.y), (second.weight, first.weight)
-    x, y, weight = (torch.where(filled, own, other[:rows]) for own, other in pairs)
-    return first, batch._replace(x=x, y=y, weight=weight)
+
+    # the second half may be padding alone; no Python control flow on values here, which vmap could not follow
+    filled = second.weight.sum() > 0
+    rows = len(second.y)
+    return first, batch._replace(
+        x=torch.where(filled, second.x, first.x[:rows]),
+        y=torch.where(filled, second.y, first.y[:rows]),
+        weight=torch.where(filled, second.weight, first.weight[:rows]),
+    )
+
+
+def _every_second_row(batch: Batch, start: int) -> Batch:
+    weight = None if batch.weight is None else batch.weight[start::2]
+    return batch._replace(x=batch.x[start::2], y=batch.y[start::2], weight=weight)
 
 
 @alias("fedsgd", "One full-batch gradient step per round (McMahan et al. 2017).")

@@ -11,7 +11,7 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.method import alias
 from unalike.methods.part import Setup, part
-from unalike.methods.parts.uploads import restored, withheld
+from unalike.methods.parts.uploads import restore, withhold
 from unalike.methods.roles import Personalizer, ServerStep, Upload
 from unalike.methods.search_space import OneOf
 
@@ -48,11 +48,10 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
 
     def server_open(self, settings: StageSettings) -> Tree:
         count = len(tree.layers(settings.model.params))
-        gap = torch.zeros(count, dtype=torch.float64)
         return {
-            "gap": gap,
+            "gap": torch.zeros(count, dtype=torch.float64),
             "interval": torch.ones(count, dtype=torch.int64),
-            "since": torch.zeros(count).long(),
+            "since": torch.zeros(count, dtype=torch.int64),
         }
 
     def client_init(self, params: Tree) -> Tree:
@@ -63,76 +62,81 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         """A layer starts from the client's own values if the client trained it after its last synchronization."""
-        own: Tree = {}
+        last = client.state[self.ROUND]
+        params: Tree = {}
         for number, names in enumerate(tree.layers(client.model.params)):
-            mine = client.state[self.ROUND] >= client.message["since"][number].to(
-                client.state[self.ROUND].device
-            )
-            kept = tree.shared(client.state, names)
-            own |= tree.where(mine, kept, tree.only(client.params, kept))
-        return client.params | own, client.state
+            since = client.message["since"][number].to(last.device)
+            own = tree.shared(client.state, names)
+            shared = tree.only(client.params, own)
+            params |= tree.where(last >= since, own, shared)
+        return client.params | params, client.state
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         now = torch.full_like(client.state[self.ROUND], client.round)
         state = tree.shared(client.params, client.state) | {self.ROUND: now}
-        return withheld(update, _named(client.model.params, ~client.message["due"])), state
+        waiting = _names_in_layers(client.model.params, ~client.message["due"])
+        return withhold(update, waiting), state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        return restored(update, params)
+        return restore(update, params)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        layers, due, old = (
-            tree.layers(server.settings.model.params),
-            self._due(server),
-            server.state,
-        )
-        sizes, gap = [], old["gap"].clone()
-        for number, names in enumerate(layers):
-            moved = [cohort.update[n] for n in names if n in cohort.update]
-            sizes.append(sum(u[0].numel() for u in moved))
-            if due[number] and moved:
-                spread = sum(tree.exact(u - u.mean(0)).square().sum() for u in moved) / len(
-                    cohort.ids
-                )
-                gap[number] = spread / (old["interval"][number] * sizes[-1])
+        params = server.settings.model.params
+        due = self._due(server)
+        old = server.state
+
+        # d_l of the layers that are synchronized in this round; the others keep theirs
+        sizes = []
+        gap = old["gap"].clone()
+        for number, names in enumerate(tree.layers(params)):
+            layer = [cohort.update[n] for n in names if n in cohort.update]
+            size = sum(u[0].numel() for u in layer)
+            sizes.append(size)
+            if due[number] and layer:
+                squares = sum(tree.exact(u - u.mean(0)).square().sum() for u in layer)
+                spread = squares / len(cohort.ids)
+                gap[number] = spread / (old["interval"][number] * size)
+
         since = torch.where(due, server.round + 1, old["since"])
-        last = (server.round + 1) % self.phi == 0
-        interval = self.intervals(gap, torch.tensor(sizes)) if last else old["interval"]
-        idle = _named(
-            server.settings.model.params, ~due
-        )  # whatever momentum, noise or decay would make of it
-        kept = {n: torch.zeros_like(u) if n in idle else u for n, u in update.items()}
-        return kept, {"gap": gap, "interval": interval, "since": since}
+        interval = old["interval"]
+        if (server.round + 1) % self.phi == 0:
+            interval = self.intervals(gap, torch.tensor(sizes))
+
+        # a waiting layer stays, whatever momentum, noise or decay would make of it
+        waiting = _names_in_layers(params, ~due)
+        update = {n: torch.zeros_like(u) if n in waiting else u for n, u in update.items()}
+        return update, {"gap": gap, "interval": interval, "since": since}
 
     def intervals(self, gap: Tensor, sizes: Tensor) -> Tensor:
         """[L] of rounds, from the discrepancies [L] and sizes [L] of the layers."""
         order = gap.argsort(stable=True)
-        delta = (gap * sizes)[order].cumsum(0) / (gap * sizes).sum().clamp_min(1e-300)
-        cost = sizes[order].cumsum(0) / sizes.sum().clamp_min(1)
-        before = torch.cat(
-            [torch.zeros(1), (delta > 1 - cost).cumsum(0)[:-1]]
-        )  # crossings among the layers before
-        found = torch.ones_like(order)
-        found[order] = torch.where(before == 0, self.phi, 1)
-        return found
+        weighted = gap * sizes
+        delta = weighted[order].cumsum(0) / weighted.sum().clamp_min(1e-300)
+        lambda_ = sizes[order].cumsum(0) / sizes.sum().clamp_min(1)
+        crossings = (delta > 1 - lambda_).cumsum(0)
+        crossings_before = torch.cat([torch.zeros(1), crossings[:-1]])
+        intervals = torch.ones_like(order)
+        intervals[order] = torch.where(crossings_before == 0, self.phi, 1)
+        return intervals
 
     def shortfall(self, setup: Setup) -> str:
         if 1 < self.phi >= setup.rounds:
             return f"no layer waits before round {self.phi + 1}, and the run has {setup.rounds}"
         if self.phi > 1 and len(tree.layers(setup.model.params)) == 1:
             return f"the model has one layer, so all of it is synchronized in every {self.phi}-th round alone"
-        mixed = f"rounds are scored in which its layers are of different rounds; evaluate_every={self.phi} leaves them out"
-        return mixed if setup.evaluate_every % self.phi else ""
+        if setup.evaluate_every % self.phi:
+            return f"rounds are scored in which its layers are of different rounds; evaluate_every={self.phi} leaves them out"
+        return ""
 
     def _due(self, server: ServerView) -> Tensor:
+        """Whether each layer is synchronized in this round, [L]."""
         return (server.round + 1) % server.state["interval"] == 0
 
 
-def _named(params: Tree, chosen: Tensor) -> set[str]:
-    """The parameters of the layers that are chosen [L]."""
-    return {
-        n
-        for names, some in zip(tree.layers(params), chosen.tolist(), strict=True)
-        if some
-        for n in names
-    }
+def _names_in_layers(params: Tree, chosen: Tensor) -> set[str]:
+    """The names of the parameters of the layers that are chosen [L]."""
+    names: set[str] = set()
+    for layer, is_chosen in zip(tree.layers(params), chosen.tolist(), strict=True):
+        if is_chosen:
+            names.update(layer)
+    return names

@@ -47,45 +47,48 @@ class LocalDrift(Objective, ServerStep):
         return tree.unpack(server.state)["pace"]
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        moved, mine = (
-            tree.sub(client.received_params, client.params),
-            tree.unpack(client.state),
-        )  # w - v
-        away = tree.map(lambda m, h: h - m, moved, mine["drift"])
-        against = tree.map(lambda _, a, b: a - b, moved, mine["pace"], client.message)
-        return self.alpha / 2 * tree.dot(away, away) - tree.dot(moved, against)
+        h, c_k = _drift_and_pace(client.state)
+        c = client.message
+        back = tree.sub(client.received_params, client.params)  # w - v
+        away = tree.map(lambda b, h: h - b, back, h)
+        turn = tree.map(lambda _, c_k, c: c_k - c, back, c_k, c)
+        return self.alpha / 2 * tree.dot(away, away) - tree.dot(back, turn)
 
     def pull(self, client: ClientView) -> Pull:
-        mine, c = tree.unpack(client.state), client.message
+        h, c_k = _drift_and_pace(client.state)
         constant = tree.map(
             lambda _, h, c_k, c: self.alpha * h + c_k - c,
             client.received_params,
-            mine["drift"],
-            mine["pace"],
-            c,
+            h,
+            c_k,
+            client.message,
         )
         return Pull(self.alpha, constant)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        mine = tree.unpack(client.state)
-        moved = tree.map(lambda w, v: v - w, client.received_params, client.params)
-        drift = tree.map(lambda m, h: h + m, moved, mine["drift"])
-        pace = tree.scale(moved, 1 / (client.lr * torch.as_tensor(client.steps).clamp_min(1)))
-        return tree.pack({"drift": mine["drift"] | drift, "pace": mine["pace"] | pace}), {}
+        old_h, old_c_k = _drift_and_pace(client.state)
+        update = tree.map(lambda w, v: v - w, client.received_params, client.params)
+        h = tree.map(lambda u, h: h + u, update, old_h)
+        tau_k = torch.as_tensor(client.steps).clamp_min(1)
+        c_k = tree.scale(update, 1 / (client.lr * tau_k))
+        return tree.pack({"drift": old_h | h, "pace": old_c_k | c_k}), {}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        old = tree.unpack(server.state)
+        old_drift, old_c = _drift_and_pace(server.state)
         [base] = server.method.role(BaseWeights)
         importance = base.importance(cohort)
-        per_step = (
-            importance
-            / importance.sum()
-            / (server.settings.work.lr_at(server.round) * cohort.steps)
-        )
-        pace = tree.weighted_sum(cohort.update, per_step)
-        drift = tree.add(
-            tree.weighted_sum(cohort.update, importance / server.population), old["drift"]
-        )
-        return tree.add(update, drift), tree.pack(
-            {"drift": old["drift"] | drift, "pace": old["pace"] | pace}
-        )
+
+        # c: the mean over the cohort of what a client moved per step
+        lr = server.settings.work.lr_at(server.round)
+        c = tree.weighted_sum(cohort.update, importance / importance.sum() / (lr * cohort.steps))
+
+        # sum_k p_k h_k over all clients grows by the updates of the cohort
+        added = tree.weighted_sum(cohort.update, importance / server.population)
+        drift = tree.add(added, old_drift)
+        return tree.add(update, drift), tree.pack({"drift": old_drift | drift, "pace": old_c | c})
+
+
+def _drift_and_pace(state: Tree) -> tuple[Tree, Tree]:
+    """h_k and c_k of a client state; of the server state sum_k p_k h_k and c."""
+    packed = tree.unpack(state)
+    return packed["drift"], packed["pace"]

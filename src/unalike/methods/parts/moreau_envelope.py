@@ -45,17 +45,14 @@ class MoreauEnvelope(TaskObjective, OwnParameters):
         def task(theta: Tree) -> Tensor:
             return client.task_loss(client.at(batch, theta), batch)
 
-        theta = tree.detach(
-            self._minimizer(grad(task), tree.detach(client.params), client.received_params)
-        )
+        w = tree.detach(client.params)
+        theta = tree.detach(self._minimizer(grad(task), w, client.received_params))
         drift = tree.sub(client.params, theta)
         return task(theta) + self.lam / 2 * tree.dot(drift, drift)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        return tree.only(
-            self._minimizer(client.full_gradient, client.params, client.received_params),
-            client.state,
-        ), {}
+        theta = self._minimizer(client.full_gradient, client.params, client.received_params)
+        return tree.only(theta, client.state), {}
 
     def check(self, method: PartLookup, work: Work) -> None:
         if work.optimizer == "sgd" and work.lr * self.lam >= 2:
@@ -64,10 +61,11 @@ class MoreauEnvelope(TaskObjective, OwnParameters):
             )
 
     def _minimizer(self, gradient: Callable[[Tree], Tree], w: Tree, moving: Iterable[str]) -> Tree:
+        """theta after the inner steps from w; `moving` are the names of the parameters that move."""
         theta = w
         for _ in range(self.steps):
-            slope = tree.only(gradient(theta), moving)
+            g = tree.only(gradient(theta), moving)
             theta = theta | tree.map(
-                lambda g, t, c: t - self.rate * (g + self.lam * (t - c)), slope, theta, w
+                lambda g, t, w: t - self.rate * (g + self.lam * (t - w)), g, theta, w
             )
         return theta

@@ -47,10 +47,13 @@ class NormalizedMean(LinearAggregator):
         return self
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        a = tau = cohort.steps if self.normalize_by == "steps" else cohort.solver_weights
+        a = cohort.steps if self.normalize_by == "steps" else cohort.solver_weights
+        tau = a
         if self.prox_aware:
-            a, tau = self._proximal_weight(server, cohort.steps), cohort.steps
-        return (weights * tau).sum() * torch.where(a > 0, weights / a, 0.0)
+            a = self._proximal_weight(server, cohort.steps)
+            tau = cohort.steps
+        tau_eff = (weights * tau).sum()
+        return tau_eff * torch.where(a > 0, weights / a, 0.0)
 
     def needs_rate(self, method: PartLookup) -> bool:
         return self.prox_aware and any(p.mu for p in method.role(Proximal))
@@ -76,13 +79,13 @@ class NormalizedMean(LinearAggregator):
 
     def shortfall(self, setup: Setup) -> str:
         least, most = setup.steps
-        return (
-            f"all clients make {most} local step{'s' * (most > 1)}, so it is the plain mean"
-            if least == most
-            else ""
-        )
+        if least < most:
+            return ""
+        steps = "local steps" if most > 1 else "local step"
+        return f"all clients make {most} {steps}, so it is the plain mean"
 
     def _proximal_weight(self, server: ServerView, steps: Tensor) -> Tensor:
+        """||a_k||_1 = (1 - (1 - alpha)^tau_k) / alpha with alpha = lr mu, [K]; tau_k where alpha is 0."""
         mu = sum(p.mu for p in server.method.role(Proximal))
         alpha = server.settings.work.lr_at(server.round) * mu
         if not alpha:

@@ -36,7 +36,7 @@ class Proximal(Objective):
         return Pull(self.mu)
 
     def shortfall(self, setup: Setup) -> str:
-        return STILL if setup.steps[1] == 1 else ""
+        return NO_GRADIENT if setup.steps[1] == 1 else ""
 
 
 @alias(
@@ -64,9 +64,11 @@ class ModelContrast(Objective):
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         z = _features(client.out(batch))
-        others = _features(client.teacher(batch)), _features(client.own_output(batch))
-        similar = torch.stack([F.cosine_similarity(z, other) for other in others], dim=1) / self.tau
-        return self.mu * client.state[self.SEEN] * batch.mean(-F.log_softmax(similar, dim=1)[:, 0])
+        z_g = _features(client.teacher(batch))
+        z_p = _features(client.own_output(batch))
+        cosines = torch.stack([F.cosine_similarity(z, z_g), F.cosine_similarity(z, z_p)], dim=1)
+        losses = -F.log_softmax(cosines / self.tau, dim=1)[:, 0]
+        return self.mu * client.state[self.SEEN] * batch.mean(losses)
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         model = tree.shared(client.params, client.state)
@@ -91,25 +93,29 @@ class NotTrueDistillation(Objective):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        scaled = (output.logits / self.tau for output in (client.out(batch), client.teacher(batch)))
-        logits, taught = (z.reshape(len(z), -1) for z in scaled)  # a binary model may give [B]
-        true = batch.y[:, None] == torch.arange(logits.shape[1], device=logits.device)
-        q, q_g = (F.log_softmax(z.masked_fill(true, -1e9), dim=1) for z in (logits, taught))
-        return (
-            self.beta
-            * self.tau**2
-            * batch.mean(F.kl_div(q, q_g, reduction="none", log_target=True).sum(1))
-        )
+        z = client.out(batch).logits
+        z_g = client.teacher(batch).logits
+        log_q = self._log_not_true(z, batch.y)
+        log_q_g = self._log_not_true(z_g, batch.y)
+        divergences = F.kl_div(log_q, log_q_g, reduction="none", log_target=True).sum(1)
+        return self.beta * self.tau**2 * batch.mean(divergences)
+
+    def _log_not_true(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Logarithm of the softmax of logits / tau over the classes that are not true, [B, C]."""
+        scaled = logits / self.tau
+        scaled = scaled.reshape(len(scaled), -1)  # a binary model may give [B]
+        true = y[:, None] == torch.arange(scaled.shape[1], device=scaled.device)
+        return F.log_softmax(scaled.masked_fill(true, -1e9), dim=1)
 
     def shortfall(self, setup: Setup) -> str:
         if setup.settings.classes == 2:
             return (
                 "of two classes one is not true, and the softmax over one class is 1: the term is 0"
             )
-        return STILL if setup.steps[1] == 1 else ""
+        return NO_GRADIENT if setup.steps[1] == 1 else ""
 
 
-STILL = "clients make one local step, at the model received, where the term has no gradient"
+NO_GRADIENT = "clients make one local step, at the model received, where the term has no gradient"
 
 
 def _features(output: Output) -> Tensor:
@@ -146,7 +152,8 @@ class BalancedSoftmax(TaskObjective):
         logits = client.out(batch).logits
         counts = client.context["label_histogram"]["counts"].to(logits.dtype)
         log_n = torch.where(counts > 0, counts.clamp_min(1).log(), self.ABSENT)
-        return batch.mean(F.cross_entropy(logits + self.gamma * log_n, batch.y, reduction="none"))
+        losses = F.cross_entropy(logits + self.gamma * log_n, batch.y, reduction="none")
+        return batch.mean(losses)
 
     def shortfall(self, setup: Setup) -> str:
         if not (setup.one_class and self.gamma):

@@ -29,8 +29,6 @@ Left out are other scalings of squared deviations: by the largest or the mean on
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
-from itertools import chain
 from types import ModuleType
 from typing import Annotated, ClassVar, Literal
 
@@ -48,44 +46,27 @@ from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.core.work import Work
 from unalike.methods.notes import listening, note
 from unalike.methods.part import Setup, part
+from unalike.methods.parts.skew_classes import (
+    CLASS,
+    SkewDecision,
+    agreements,
+    classes_in_range,
+    cluster,
+    modal_class,
+    places_of,
+    random_macro_classes,
+    weights_by_client,
+)
 from unalike.methods.roles import Aggregator
 from unalike.methods.search_space import LinearRange
 
-CLASS = torch.int16
-"""Data type of micro-classes."""
-TIE = 1e-12
-"""Similarities closer than this are equal."""
 Assignment = Literal["measured", "random_micro", "random_macro", "random_modal", "random"]
 Scope = Literal["tensor", "layer", "model"]
 Normalization = Literal["range", "rank"]
 RANDOM_MICRO = ("random_micro", "random")
+"""Assignments that draw the micro-classes at random."""
 RANDOM_MACRO = ("random_macro", "random")
-
-
-@dataclass(frozen=True)
-class SkewDecision:
-    """The decision of the rule on one tensor: on its high parameters, since all others take the mean.
-
-    `high` [H] are the places of the high parameters in the flat tensor, `micro` [K, H] the micro-class of each client at each
-    of them, 0 for none (None where no parameter is high), `macro` the clients of each macro-class, and `alpha` [S, H] the
-    weight of each at each high parameter (None where there is no macro-class).
-    """
-
-    high: Tensor
-    micro: Tensor | None = None
-    macro: list[list[int]] = field(default_factory=list)
-    alpha: Tensor | None = None
-
-    def applied(self, w: Tensor, u: Tensor, mean: Tensor, weights: Tensor) -> Tensor:
-        """The update [M]: `mean`, and at the high parameters sum_s alpha_s * (mean of macro-class s) - w, from u [K, M]."""
-        if self.alpha is None:
-            return mean
-        values = w[self.high] + u.index_select(1, self.high)
-        means = torch.stack(
-            [_shares(weights[members]).to(values.dtype) @ values[members] for members in self.macro]
-        )
-        new = (self.alpha.to(values.dtype) * means).sum(0)
-        return mean.index_copy(0, self.high, new - w[self.high])
+"""Assignments that draw the macro-classes at random."""
 
 
 @validated
@@ -123,12 +104,12 @@ class ParameterSkew(Aggregator):
         return sd / mu.abs()
 
     def shortfall(self, setup: Setup) -> str:
-        k, lost = setup.participants, self.threshold < 1
-        return (
-            f"{k} clients take part in a round, fewer than macro={self.macro} classes of them"
-            if lost and k < self.macro
-            else ""
-        )
+        k = setup.participants
+        if self.threshold < 1 and k < self.macro:
+            return (
+                f"{k} clients take part in a round, fewer than macro={self.macro} classes of them"
+            )
+        return ""
 
     @abstractmethod
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
@@ -143,17 +124,21 @@ class ParameterSkew(Aggregator):
         """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        generator, loops, high = server.generator, tree.column_loops(cohort.update), 0
-        moved: Tree = {}
+        generator = server.generator
+        loops = tree.column_loops(cohort.update)
+        combined: Tree = {}
+        high = 0
         for names in tree.scopes(self.scope, server.settings.model.params, cohort.update):
-            w, u = tree.only(server.params, names), tree.only(cohort.update, names)
-            rows, old = tree.flatten(u, rows=len(cohort.ids)), tree.flatten(w)
-            mean, decision = self._decided(old, rows, weights, generator, loops)
-            self._note(decision, len(old), weights, names[0])
-            moved |= tree.unflatten(decision.applied(old, rows, mean, weights), w)
+            params = tree.only(server.params, names)
+            w = tree.flatten(params)
+            u = tree.flatten(tree.only(cohort.update, names), rows=len(cohort.ids))
+            mean, decision = self._decide_on(w, u, weights, generator, loops)
+            self._note(decision, len(w), weights, names[0])
+            combined |= tree.unflatten(decision.applied(w, u, mean, weights), params)
             high += len(decision.high)
-        note("high", high / max(1, sum(value.numel() for value in moved.values())), part=self.name)
-        return tree.only(moved, list(cohort.update))
+        count = sum(value.numel() for value in combined.values())
+        note("high", high / max(1, count), part=self.name)
+        return tree.only(combined, list(cohort.update))
 
     def decide(
         self, params: Tree, update: Tree, weights: Tensor, generator: torch.Generator | None = None
@@ -164,15 +149,15 @@ class ParameterSkew(Aggregator):
         random classes of `assignment`. Returns name of the tensor (of the first one of a layer or model, with that scope) ->
         its decision.
         """
-        generator, decisions = generator or torch.Generator(), {}
+        generator = generator or torch.Generator()
+        decisions = {}
         for names in tree.scopes(self.scope, params, update):
-            rows = tree.flatten(tree.only(update, names), rows=len(weights))
-            _, decisions[names[0]] = self._decided(
-                tree.flatten(tree.only(params, names)), rows, weights, generator
-            )
+            w = tree.flatten(tree.only(params, names))
+            u = tree.flatten(tree.only(update, names), rows=len(weights))
+            _, decisions[names[0]] = self._decide_on(w, u, weights, generator)
         return decisions
 
-    def _decided(
+    def _decide_on(
         self,
         w: Tensor,
         u: Tensor,
@@ -185,22 +170,27 @@ class ParameterSkew(Aggregator):
         high = self._is_high(sd, w + mean).nonzero().squeeze(1)
         if len(u) == 1 or not len(high):
             return mean, SkewDecision(high)
-        micro = self._micro((u.index_select(1, high) - mean[high]).square_(), low, top, generator)
+        d = (u.index_select(1, high) - mean[high]).square_()
+        micro = self._micro(d, low, top, generator)
+
         if self.assignment in RANDOM_MACRO:
-            macro = _random_macro(len(u), self.macro, generator)
+            macro = random_macro_classes(len(u), self.macro, generator)
         else:
             compared = micro
-            if (
-                self.compares_all and self.assignment not in RANDOM_MICRO
-            ):  # micro-classes at all parameters, [K, M]
-                parts = (
-                    self.micro_classes((u[:, at] - mean[at]).square_(), low, top)
-                    for at in tree.blocks(u)
-                )
-                compared = torch.cat([*parts], 1)
+            if self.compares_all and self.assignment not in RANDOM_MICRO:
+                compared = self._micro_everywhere(u, mean, low, top)
             macro = self._macro_classes(self._similarity(compared, len(high)))
+
         alpha = self._alpha(micro, macro, weights.to(u.dtype), generator) if macro else None
         return mean, SkewDecision(high, micro, macro, alpha)
+
+    def _micro_everywhere(self, u: Tensor, mean: Tensor, low: Tensor, top: Tensor) -> Tensor:
+        """Measured micro-classes at all parameters, not the high ones alone, [K, M]; block by block, as u is large."""
+        blocks = []
+        for block in tree.blocks(u):
+            d = (u[:, block] - mean[block]).square_()
+            blocks.append(self.micro_classes(d, low, top))
+        return torch.cat(blocks, 1)
 
     def _note(self, decision: SkewDecision, count: int, weights: Tensor, layer: str) -> None:
         """Note the share of high parameters among `count`, and means over them."""
@@ -208,90 +198,67 @@ class ParameterSkew(Aggregator):
         if not listening() or decision.micro is None:
             return
         note("micro_class", decision.micro.float().mean(1), part=self.name, layer=layer)
-        note("macro_class", _members(decision.macro, len(weights)), part=self.name, layer=layer)
-        if decision.alpha is not None:
-            note("alpha_sum", decision.alpha.sum(0).mean(), part=self.name, layer=layer)
-            note(
-                "alpha",
-                _by_client(decision.alpha.mean(1), decision.macro, weights),
-                part=self.name,
-                layer=layer,
-            )
+        note("macro_class", places_of(decision.macro, len(weights)), part=self.name, layer=layer)
+        if decision.alpha is None:
+            return
+        note("alpha_sum", decision.alpha.sum(0).mean(), part=self.name, layer=layer)
+        alpha = weights_by_client(decision.alpha.mean(1), decision.macro, weights)
+        note("alpha", alpha, part=self.name, layer=layer)
 
     def _micro(self, d: Tensor, low: Tensor, top: Tensor, generator: torch.Generator) -> Tensor:
         """Micro-classes of the squared deviations d [K, H] at the high parameters."""
-        if self.assignment in RANDOM_MICRO:
-            return torch.randint(1, self.micro + 1, d.shape, generator=generator).to(
-                d.device, CLASS
-            )
-        return self.micro_classes(d, low, top)
+        if self.assignment not in RANDOM_MICRO:
+            return self.micro_classes(d, low, top)
+        return torch.randint(1, self.micro + 1, d.shape, generator=generator).to(d.device, CLASS)
 
     def _is_high(self, sd: Tensor, mu: Tensor) -> Tensor:
         """Whether each parameter is high, [M]. With mu = 0, where cv is undefined, it is high if clients differ at all."""
         if self.threshold >= 1:
             return torch.zeros_like(mu, dtype=torch.bool)
-        if (mu != 0).all():
-            return self._above(self.variation(sd, mu))
-        defined, high = mu != 0, sd > 0
-        high[defined] = self._above(self.variation(sd[defined], mu[defined]))
+        defined = mu != 0
+        if defined.all():
+            return self._exceeds_threshold(self.variation(sd, mu))
+        high = sd > 0
+        high[defined] = self._exceeds_threshold(self.variation(sd[defined], mu[defined]))
         return high
 
-    def _above(self, cv: Tensor) -> Tensor:
+    def _exceeds_threshold(self, cv: Tensor) -> Tensor:
         """Whether the normalized coefficient of variation exceeds the threshold; nowhere if it is constant."""
         if not cv.numel() or not cv.max() > cv.min():
             return torch.zeros_like(cv, dtype=torch.bool)
         if self.normalize_by == "rank":
-            return cv > cv.kthvalue(int(self.threshold * len(cv)) + 1).values
+            rank = int(self.threshold * len(cv)) + 1
+            return cv > cv.kthvalue(rank).values
         low = cv.min()
         return (cv - low).div_(cv.max() - low) > self.threshold
 
-    def _similarity(self, micro: Tensor, high: int) -> Tensor:
+    def _similarity(self, classes: Tensor, high: int) -> Tensor:
         """Similarity of clients a and b, [K, K]: 1 - (number of parameters whose micro-classes differ) / H."""
-        agree = torch.zeros(len(micro), len(micro), dtype=torch.int64, device=micro.device)
-        for at in tree.blocks(micro):
-            for c in range(self.micro + 1):
-                members = (micro[:, at] == c).float()
-                agree += (members @ members.T).long()
+        differ = classes.shape[1] - agreements(classes, self.micro)
         # float32 would make similarities differ by more than TIE
-        return 1 - tree.exact(micro.shape[1] - agree) / high
+        return 1 - tree.exact(differ) / high
 
-    def _macro_classes(self, similar: Tensor) -> list[list[int]]:
-        """The macro-classes as lists of clients, from the similarity [K, K]: greedy clustering with average linkage.
-
-        Each turn takes the most similar of two moves: a client joins a macro-class (similarity: mean over its members), or two
-        single clients form a new one. With `macro` classes, clients join while their similarity exceeds `similarity`.
-        Clients that are left over count in no macro-class.
-        """
-        near = np.asarray(similar.tolist())
-        pairs = np.where(np.tri(len(near), dtype=bool), -np.inf, near)
-        classes, sums = list[list[int]](), np.empty((len(near), 0))
-        while True:
-            room = len(classes) < self.macro
-            join, (k, i) = _best(sums / [len(c) for c in classes])
-            pair, both = _best(pairs if room else pairs[:0])
-            if pair > join + (-TIE if self.pairs_first else TIE):
-                classes.append([*both])
-                sums = np.column_stack((sums, near[:, both].sum(1)))
-            elif join > -np.inf and (room or join > self.similarity):
-                classes[i].append(k)
-                sums[:, i] += near[:, k]
-            else:
-                return classes
-            taken = [*chain(*classes)]
-            sums[taken] = pairs[taken] = pairs[:, taken] = -np.inf
+    def _macro_classes(self, similarity: Tensor) -> list[list[int]]:
+        """The macro-classes as lists of clients, from the similarity [K, K]."""
+        return cluster(
+            np.asarray(similarity.tolist()),
+            most=self.macro,
+            least_similarity=self.similarity,
+            pairs_first=self.pairs_first,
+        )
 
     def _alpha(
         self, micro: Tensor, macro: list[list[int]], weights: Tensor, generator: torch.Generator
     ) -> Tensor:
         """alpha [S, H] from the micro-classes [K, H] at the high parameters."""
-        modal = torch.stack([_mode(micro[members], self.micro) for members in macro])
+        modal = torch.stack([modal_class(micro[members], self.micro) for members in macro])
         if self.assignment == "random_modal":
             modal = torch.randint(1, self.micro + 1, modal.shape, generator=generator).to(modal)
         counts = torch.stack([m.bincount(minlength=self.micro + 1) for m in modal])
         share = torch.stack([weights[members].sum() for members in macro])
-        return self.alpha(
-            counts, modal, micro.shape[1], share if self.weighted else torch.ones_like(share)
-        )
+        if not self.weighted:
+            share = torch.ones_like(share)
+        return self.alpha(counts, modal, micro.shape[1], share)
 
 
 @part
@@ -314,7 +281,7 @@ class NormalizedSkew(ParameterSkew):
             )
 
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
-        return _classes_in_range(d, low, top, self.micro)
+        return classes_in_range(d, low, top, self.micro)
 
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
         alpha = counts.gather(1, modal) * share[:, None]
@@ -347,9 +314,8 @@ class LiteralSkew(ParameterSkew):
         return self.macro * high
 
     def alpha(self, counts: Tensor, modal: Tensor, high: int, share: Tensor) -> Tensor:
-        return torch.where(
-            modal > 0, counts.gather(1, modal) * share[:, None] / self.divisor(high), 0.0
-        )
+        alpha = counts.gather(1, modal) * share[:, None] / self.divisor(high)
+        return torch.where(modal > 0, alpha, 0.0)
 
 
 @part
@@ -415,56 +381,4 @@ class ScaledSkew(LiteralSkew):
     weighs: ClassVar[str] = "groups of similar clients alike"
 
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
-        return _classes_in_range(d, low, top, self.micro)
-
-
-def _classes_in_range(d: Tensor, low: Tensor, top: Tensor, micro: int) -> Tensor:
-    """Micro-classes 1..C of equal width between `low` and `top`."""
-    scaled = (d - low) / (top - low) if top > low else torch.zeros_like(d)
-    return (micro * scaled).ceil().clamp(1, micro).to(CLASS)
-
-
-def _members(macro: list[list[int]], clients: int) -> Tensor:
-    """The macro-class of each client, [K]; -1 for a client in none."""
-    places = torch.full((clients,), -1)
-    for s, members in enumerate(macro):
-        places[members] = s
-    return places
-
-
-def _random_macro(clients: int, macro: int, generator: torch.Generator) -> list[list[int]]:
-    """At most `macro` macro-classes; each client is put into one of them at random."""
-    drawn = torch.randint(macro, (clients,), generator=generator).tolist()
-    classes = [[k for k in range(clients) if drawn[k] == s] for s in range(macro)]
-    return [members for members in classes if members]
-
-
-def _by_client(alpha: Tensor, macro: list[list[int]], weights: Tensor) -> Tensor:
-    """The weight of each client, [K]: its share in its macro-class times the alpha of that; 0 for a client in none."""
-    result = torch.zeros_like(weights)
-    for s, members in enumerate(macro):
-        result[members] = alpha[s].to(weights) * _shares(weights[members])
-    return result
-
-
-def _shares(weights: Tensor) -> Tensor:
-    """The weights over their sum; equal weights if all are 0 (clients that FedDisco leaves out)."""
-    total = weights.sum()
-    return weights / total if total else torch.full_like(weights, 1 / len(weights))
-
-
-def _best(similar: np.ndarray) -> tuple[float, tuple[int, int]]:
-    """The highest similarity and its place in a matrix, the first one among equals; -inf if the matrix is empty."""
-    if not similar.size:
-        return -np.inf, (0, 0)
-    place = int((similar > similar.max() - TIE).argmax())
-    return float(similar.flat[place]), divmod(place, similar.shape[1])
-
-
-def _mode(classes: Tensor, micro: int) -> Tensor:
-    """Most frequent micro-class of each column of [k, H]; the smallest among equals."""
-    most, mode = (classes == 0).sum(0, dtype=CLASS), torch.zeros_like(classes[0])
-    for c in range(1, micro + 1):
-        count = (classes == c).sum(0, dtype=CLASS)
-        mode, most = mode.masked_fill_(count > most, c), torch.maximum(most, count)
-    return mode.long()
+        return classes_in_range(d, low, top, self.micro)

@@ -41,8 +41,8 @@ class ProximalModel(OwnParameters, PersonalModel):
     lam: Annotated[NonNegativeFloat, LogRange(1e-4, 2)] = 0.001
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        drift = tree.sub(client.received_params, client.state)
         task = client.task_loss(client.out(batch, client.own), batch)
+        drift = tree.sub(client.received_params, client.state)
         return task + self.lam / 2 * tree.dot(drift, drift)
 
     def pull(self, client: ClientView) -> Pull:
@@ -87,7 +87,8 @@ class ParameterMixture(Mixture):
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
         a = state[self.ALPHA]
-        return params | {n: a * v + (1 - a) * params[n] for n, v in state.items() if n in params}
+        mixed = {n: a * v + (1 - a) * params[n] for n, v in state.items() if n in params}
+        return params | mixed
 
 
 @part
@@ -95,7 +96,8 @@ class OutputMixture(Mixture):
     """a f(v) + (1 - a) f(w): the personal model has mixed outputs, as in APFL's public code; equal for linear models."""
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        shared, own = client.out(batch).logits.detach(), client.out(batch, client.own)
+        shared = client.out(batch).logits.detach()
+        own = client.out(batch, client.own)
         return client.task_loss(self._mix(shared, own, client.state), batch)
 
     def personal(self, model: Model, params: Tree, state: Tree) -> Tree:
@@ -173,8 +175,9 @@ class OwnStatistics(Personalizer):
         return client.model.moved_statistics(own, client.initial_buffers, client.buffers)
 
     def shortfall(self, setup: Setup) -> str:
-        running = any(n.endswith("running_mean") for n in setup.model.buffers)
-        return "" if running else "the model has no running statistics of batch normalization"
+        if any(n.endswith("running_mean") for n in setup.model.buffers):
+            return ""
+        return "the model has no running statistics of batch normalization"
 
 
 @part

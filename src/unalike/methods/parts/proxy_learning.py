@@ -22,7 +22,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda variables, lr: torch.optim.Adam(variables, lr, betas=(0.5, 0.999)),
     "sgd": torch.optim.SGD,
 }
-HALVED = 20
+HALVING_EPOCHS = 20
 """Epochs after which the server's learning rate is halved, again and again (the authors' StepLR)."""
 
 
@@ -78,22 +78,19 @@ class LearnedMean(Aggregator):
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         mapping = MAPPINGS[self.mapping]
-        variables = [v.requires_grad_() for v in mapping.start(weights.detach())]
-        _fit(
-            server,
-            OPTIMIZERS[self.optimizer](variables, lr=self.lr),
-            self.epochs,
-            lambda: tree.add(server.params, self.combine(server, cohort, mapping(*variables))),
-        )
-        return mapping(*variables).detach()
+        g, x = mapping.start(weights.detach())
+        variables = [g.requires_grad_(), x.requires_grad_()]
+
+        def model() -> Tree:
+            return tree.add(server.params, self.combine(server, cohort, mapping(g, x)))
+
+        _fit(server, OPTIMIZERS[self.optimizer](variables, lr=self.lr), self.epochs, model)
+        return mapping(g, x).detach()
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        # sum_k c_k w_k - w: the coefficients sum to gamma
-        return tree.map(
-            lambda u, w: u + (weights.sum() - 1).to(w.dtype) * w,
-            tree.weighted_sum(cohort.update, weights),
-            server.params,
-        )
+        # sum_k c_k w_k - w, and the coefficients c_k = gamma lambda_k sum to gamma
+        update = tree.weighted_sum(cohort.update, weights)
+        return tree.map(lambda u, w: u + (weights.sum() - 1).to(w.dtype) * w, update, server.params)
 
     def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
         return tree.weighted_sum(buffers, weights / weights.sum())
@@ -119,13 +116,15 @@ class TrustedMean(Aggregator):
         return True
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        moved = tree.map(lambda w: w.detach().clone().requires_grad_(), server.params)
-        rate = server.settings.work.lr_at(server.round)
-        _fit(server, torch.optim.SGD([*moved.values()], lr=rate), self.steps, lambda: moved)
-        own = tree.only(tree.sub(tree.detach(moved), server.params), cohort.update)
-        norms, along = torch.vmap(lambda u: (tree.norm(u), tree.dot(u, own)))(cohort.update)
-        scales = tree.norm(own) / norms.clamp_min(1e-12)
-        trust = (along * scales).clamp_min(0)  # ||g||^2 t_k
+        # g: what the server's own training makes of the model
+        params = tree.map(lambda w: w.detach().clone().requires_grad_(), server.params)
+        lr = server.settings.work.lr_at(server.round)
+        _fit(server, torch.optim.SGD([*params.values()], lr=lr), self.steps, lambda: params)
+        g = tree.only(tree.sub(tree.detach(params), server.params), cohort.update)
+
+        norms, products = torch.vmap(lambda u: (tree.norm(u), tree.dot(u, g)))(cohort.update)
+        scales = tree.norm(g) / norms.clamp_min(1e-12)
+        trust = (products * scales).clamp_min(0)  # ||g||^2 t_k
         return tree.weighted_sum(cohort.update, scales * trust / trust.sum().clamp_min(1e-12))
 
 
@@ -147,23 +146,20 @@ class LearnedShrinking(ServerStep):
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if not (update and self.epochs):
             return update, server.state
-        combined = tree.add(server.params, update)
+        combined = tree.add(server.params, update)  # w^
         g = tree.norm(update).new_zeros(()).requires_grad_()
-        _fit(
-            server,
-            OPTIMIZERS["adam"]([g], lr=self.lr),
-            self.epochs,
-            lambda: tree.map(lambda w: g.exp() * w, combined),
-        )
+
+        def model() -> Tree:
+            return tree.map(lambda w: g.exp() * w, combined)
+
+        _fit(server, OPTIMIZERS["adam"]([g], lr=self.lr), self.epochs, model)
         gamma = g.detach().exp()
+        ratio = (1 - gamma) * tree.norm(server.params) / (gamma * tree.norm(update))
         note("gamma", gamma, part=self.name)
-        note(
-            "ratio",
-            (1 - gamma) * tree.norm(server.params) / (gamma * tree.norm(update)),
-            part=self.name,
-        )
+        note("ratio", ratio, part=self.name)
         # gamma w^ - w, so that gamma = 1 leaves the update as it is
-        return tree.map(lambda u, w: u + (gamma - 1) * w, update, combined), server.state
+        update = tree.map(lambda u, w: u + (gamma - 1) * w, update, combined)
+        return update, server.state
 
 
 @alias(
@@ -192,35 +188,38 @@ class EnsembleDistillation(ServerStep):
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if not (update and self.steps):
             return update, server.state
-        student = tree.map(
-            lambda w, u: (w + u).detach().clone().requires_grad_(), server.params, update
-        )
+        combined = tree.add(server.params, update)
+        student = tree.map(lambda w: w.detach().clone().requires_grad_(), combined)
         optimizer = torch.optim.Adam(student.values(), self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
-        x, taught = server.proxy.x, self._taught(server, cohort)
+        x = server.proxy.x
+        ensemble = self._ensemble_logits(server, cohort)
+        buffers = server.settings.model.buffers
         size = min(self.batch_size, len(x))
         with seeds.isolated(_seed(server), x.device), torch.enable_grad():
             for _ in range(self.steps):
                 rows = torch.randperm(len(x))[:size].to(x.device)
-                z = _logits(server, student, x[rows], server.settings.model.buffers, training=True)
+                z = _logits(server, student, x[rows], buffers, training=True)
+                loss = self._divergence(z, ensemble[rows])
                 optimizer.zero_grad()
-                self._divergence(z, taught[rows]).backward()
+                loss.backward()
                 optimizer.step()
                 schedule.step()
         return tree.sub(tree.detach(student), server.params), server.state
 
-    def _taught(self, server: ServerView, cohort: Cohort) -> Tensor:
+    def _ensemble_logits(self, server: ServerView, cohort: Cohort) -> Tensor:
         """The mean of the clients' logits on all samples, [B, C]."""
         logits = []
         with torch.no_grad():
             for k in range(len(cohort.ids)):
-                w = tree.add(server.params, tree.row(cohort.update, k))
+                w_k = tree.add(server.params, tree.row(cohort.update, k))
                 buffers = server.settings.model.buffers | tree.row(cohort.stacked.buffers, k)
-                logits.append(_logits(server, w, server.proxy.x, buffers, training=False))
+                logits.append(_logits(server, w_k, server.proxy.x, buffers, training=False))
         return torch.stack(logits).mean(0)
 
-    def _divergence(self, z: Tensor, taught: Tensor) -> Tensor:
-        log_q, log_p = (_log_probabilities(logits / self.temperature) for logits in (z, taught))
+    def _divergence(self, z: Tensor, ensemble: Tensor) -> Tensor:
+        log_q = _log_probabilities(z / self.temperature)
+        log_p = _log_probabilities(ensemble / self.temperature)
         return F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
 
@@ -228,13 +227,13 @@ def _fit(
     server: ServerView, optimizer: torch.optim.Optimizer, epochs: int, params: Callable[[], Tree]
 ) -> None:
     """Minimize the task's loss at `params()` on all the server's samples, the learning rate halved every 20 epochs."""
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVED, 0.5)
-    batch, task, buffers = server.proxy, server.settings.task, server.settings.model.buffers
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVING_EPOCHS, 0.5)
+    batch = server.proxy
+    buffers = server.settings.model.buffers
     with seeds.isolated(_seed(server), batch.x.device), torch.enable_grad():
         for _ in range(epochs):
-            loss = batch.mean(
-                task.losses(_logits(server, params(), batch.x, buffers, training=True), batch.y)
-            )
+            z = _logits(server, params(), batch.x, buffers, training=True)
+            loss = batch.mean(server.settings.task.losses(z, batch.y))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -251,7 +250,9 @@ def _logits(
 def _log_probabilities(logits: Tensor) -> Tensor:
     """Over the classes; a single logit is that of the second of two."""
     z = logits.reshape(len(logits), -1)
-    return F.log_softmax(z if z.shape[1] > 1 else F.pad(z, (1, 0)), dim=1)
+    if z.shape[1] == 1:
+        z = F.pad(z, (1, 0))
+    return F.log_softmax(z, dim=1)
 
 
 def _seed(server: ServerView) -> int:

@@ -44,7 +44,8 @@ class Median(CoordinateWise):
     has_own_name: ClassVar[bool] = True
 
     def rule(self, values: Tensor) -> Tensor:
-        ordered, k = values.sort(0).values, len(values)
+        k = len(values)
+        ordered = values.sort(0).values
         return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
 
     def shortfall(self, setup: Setup) -> str:
@@ -74,18 +75,17 @@ class TrimmedMean(CoordinateWise):
 
     def shortfall(self, setup: Setup) -> str:
         k = setup.participants
-        return (
-            ""
-            if self._cut(k) or not self.beta
-            else f"it trims less than one of {k} clients, so it is the mean of `uniform`"
-        )
+        if self._cut(k) or not self.beta:
+            return ""
+        return f"it trims less than one of {k} clients, so it is the mean of `uniform`"
 
     def _cut(self, k: int) -> int:
+        """floor(beta K), the number of values to leave out at each end."""
         return int(self.beta * k + 1e-9)  # 0.29 * 100 is a little less than 29
 
 
 class WeightsFromDistances(Aggregator):
-    """An aggregator whose final weights come from the clients' updates as points in space; float buffers follow them."""
+    """Weights follow from the distances between updates; buffers are averaged with the same weights."""
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         return tree.weighted_sum(cohort.update, weights)
@@ -112,19 +112,17 @@ class Multikrum(WeightsFromDistances):
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         count = self.keep or max(1, len(weights) - self.byzantine)
-        chosen = torch.zeros_like(weights).index_fill(
-            0, _ranking(_squares(cohort), self.byzantine)[:count], 1.0
-        )
-        shares = chosen * weights if (chosen * weights).sum() > 0 else chosen
+        nearest = _ranking(_squared_distances(cohort), self.byzantine)[:count]
+        chosen = torch.zeros_like(weights).index_fill(0, nearest, 1.0)
+        shares = chosen * weights
+        if not shares.sum() > 0:  # none of them has a weight
+            shares = chosen
         return shares / shares.sum()
 
     def shortfall(self, setup: Setup) -> str:
-        kept = f"it keeps all {setup.participants} clients of a round, so it is the base method"
-        return (
-            kept
-            if (self.keep or 0) >= setup.participants
-            else _unguaranteed(2, self.byzantine, setup)
-        )
+        if self.keep is not None and self.keep >= setup.participants:
+            return f"it keeps all {setup.participants} clients of a round, so it is the base method"
+        return _unguaranteed(2, self.byzantine, setup)
 
     def check(self, method: PartLookup, work: Work) -> None:
         if self.keep == 1:
@@ -146,23 +144,32 @@ class Bulyan(CoordinateWise):
     byzantine: NonNegativeInt = 1
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        left, squares, chosen = [*range(len(weights))], _squares(cohort), list[int]()
-        while len(chosen) < max(1, len(weights) - 2 * self.byzantine):
-            chosen.append(left.pop(int(_ranking(squares[left][:, left], self.byzantine)[0])))
-        return torch.zeros_like(weights).index_fill(
-            0, torch.tensor(chosen, device=weights.device), 1 / len(chosen)
-        )
+        squares = _squared_distances(cohort)
+        theta = max(1, len(weights) - 2 * self.byzantine)
+        candidates = list(range(len(weights)))
+        chosen: list[int] = []
+        while len(chosen) < theta:
+            # Krum among those that are not chosen yet
+            among_candidates = squares[candidates][:, candidates]
+            place = int(_ranking(among_candidates, self.byzantine)[0])
+            chosen.append(candidates.pop(place))
+        places = torch.tensor(chosen, device=weights.device)
+        return torch.zeros_like(weights).index_fill(0, places, 1 / theta)
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        return super().combine(server, cohort.rows(weights.nonzero()[:, 0]), weights)
+        chosen = weights.nonzero()[:, 0]
+        return super().combine(server, cohort.rows(chosen), weights)
 
     def combine_buffers(self, buffers: Tree, weights: Tensor) -> Tree:
-        return super().combine_buffers(tree.row(buffers, weights.nonzero()[:, 0]), weights)
+        chosen = weights.nonzero()[:, 0]
+        return super().combine_buffers(tree.row(buffers, chosen), weights)
 
     def rule(self, values: Tensor) -> Tensor:
-        chosen = len(values)
-        count = max(2 - chosen % 2, chosen - 2 * self.byzantine)
-        nearest = (values - Median().rule(values)).abs().argsort(dim=0, stable=True)[:count]
+        theta = len(values)
+        middle = 1 if theta % 2 else 2  # the values that the median is made of
+        count = max(middle, theta - 2 * self.byzantine)
+        gaps = (values - Median().rule(values)).abs()
+        nearest = gaps.argsort(dim=0, stable=True)[:count]
         return values.gather(0, nearest).mean(0)
 
     def shortfall(self, setup: Setup) -> str:
@@ -189,13 +196,12 @@ class CenteredClipping(Aggregator, ServerStep):
         return tree.zeros(params)
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
-        center = tree.only(server.state, cohort.update)
+        v = tree.only(server.state, cohort.update)
         for _ in range(self.iterations):
-            apart = tree.sub(cohort.update, center)
-            center = tree.add(
-                center, tree.weighted_sum(apart, weights * _shortening(apart, self.norm))
-            )
-        return center
+            gaps = tree.sub(cohort.update, v)  # u_k - v
+            shortened = tree.weighted_sum(gaps, weights * _shortening(gaps, self.norm))
+            v = tree.add(v, shortened)
+        return v
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         return update, server.state | update
@@ -214,7 +220,8 @@ class NormBound(Screening):
 
     def screen(self, server: ServerView, cohort: Cohort, weights: Tensor) -> tuple[Cohort, Tensor]:
         factors = _shortening(cohort.update, self.norm)
-        return cohort.with_update(torch.vmap(tree.scale)(cohort.update, factors)), weights
+        update = torch.vmap(tree.scale)(cohort.update, factors)
+        return cohort.with_update(update), weights
 
 
 @part
@@ -236,28 +243,33 @@ class Bucketing(Screening):
         if self.size == 1 or server.method.role(LinearAggregator):
             return cohort, weights
         buckets = torch.randperm(len(weights), generator=server.generator).split(self.size)
-        counted = [weights[b] + 1e-12 for b in buckets]  # a bucket without weight has a mean, too
+
+        def mean(stacked: Tensor, bucket: Tensor) -> Tensor:
+            """The mean of one tensor over the clients of a bucket; the maximum of an integer buffer."""
+            if not stacked.is_floating_point():
+                return stacked[bucket].amax(0)
+            w = weights[bucket] + 1e-12  # a bucket without weight has a mean, too
+            return tree.combined(stacked[bucket], (w / w.sum()).to(stacked))
 
         def means(stacked: Tensor) -> Tensor:
-            if not stacked.is_floating_point():
-                return torch.stack([stacked[b].amax(0) for b in buckets])
-            pairs = zip(buckets, counted, strict=True)
-            return torch.stack(
-                [tree.combined(stacked[b], (w / w.sum()).to(stacked)) for b, w in pairs]
-            )
+            return torch.stack([mean(stacked, bucket) for bucket in buckets])
 
-        first = cohort.rows(torch.stack([b[0] for b in buckets]))
-        update, buffers = (tree.map(means, t) for t in (cohort.update, cohort.stacked.buffers))
-        seen = replace(first, stacked=first.stacked._replace(update=update, buffers=buffers))
-        return seen, torch.stack([weights[b].sum() for b in buckets])
+        update = tree.map(means, cohort.update)
+        buffers = tree.map(means, cohort.stacked.buffers)
+        # the other numbers of a bucket are those of its first client
+        first = cohort.rows(torch.stack([bucket[0] for bucket in buckets]))
+        means_of_buckets = first.stacked._replace(update=update, buffers=buffers)
+        weights_of_buckets = torch.stack([weights[bucket].sum() for bucket in buckets])
+        return replace(first, stacked=means_of_buckets), weights_of_buckets
 
     def check(self, method: PartLookup, work: Work) -> None:
         for rule in method.role(LinearAggregator):
             warn(f"{self.name} has no effect with {rule.name}: the mean of means is the mean")
 
     def shortfall(self, setup: Setup) -> str:
-        one = f"one bucket of {self.size} holds all {setup.participants} clients of a round"
-        return one if 1 < setup.participants <= self.size else ""
+        if 1 < setup.participants <= self.size:
+            return f"one bucket of {self.size} holds all {setup.participants} clients of a round"
+        return ""
 
 
 def _shortening(stacked: Tree, norm: float | None) -> Tensor:
@@ -279,59 +291,75 @@ class GeometricMedian(WeightsFromDistances):
     has_own_name: ClassVar[bool] = True
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
-        exact = tree.exact(
-            weights
-        )  # a client may send values with squares beyond the range of float32
-        norms = _gram(cohort.update, torch.zeros_like(exact)).diagonal().sqrt()
-        current = _nearness(exact, norms, float(norms.median()))
-        current = current / current.sum()
-        gram = _gram(cohort.update, current)
-        for _ in range(10_000):
-            nearness = _nearness(
-                exact,
-                (gram.diagonal() + current @ gram @ current - 2 * gram @ current)
-                .clamp_min(0)
-                .sqrt(),
-            )
-            moved = nearness / nearness.sum() - current
-            current = current + moved
-            if nearness.sum() * (moved @ gram @ moved).clamp_min(0).sqrt() <= 1e-7:
+        # in float64: a client may send values with squares beyond the range of float32
+        p = tree.exact(weights)
+
+        # the first v, from the norms of the updates
+        norms = _gram(cohort.update, torch.zeros_like(p)).diagonal().sqrt()
+        b = _nearness(p, norms, least=float(norms.median()))
+        shares = b / b.sum()
+
+        # inner products of the updates around the first v: all that the steps need, since v = sum_k shares_k w_k
+        gram = _gram(cohort.update, shares)
+        for _ in range(MAX_STEPS):
+            squared = gram.diagonal() + shares @ gram @ shares - 2 * gram @ shares
+            b = _nearness(p, squared.clamp_min(0).sqrt())
+            change = b / b.sum() - shares
+            shares = shares + change
+            gradient_norm = b.sum() * (change @ gram @ change).clamp_min(0).sqrt()
+            if gradient_norm <= MIN_GRADIENT:
                 break
-        return current.to(weights)
+        return shares.to(weights)
 
     def shortfall(self, setup: Setup) -> str:
-        return (
-            "between two clients it is the one of larger weight" if setup.participants == 2 else ""
-        )
+        if setup.participants == 2:
+            return "between two clients it is the one of larger weight"
+        return ""
 
 
-def _nearness(weights: Tensor, distance: Tensor, least: float = 0.0) -> Tensor:
-    """b_k, [K]: the nearer, the more."""
-    return weights / distance.clamp_min(max(1e-6, least))
+EPS = 1e-6
+"""Least distance of a client from v in the smoothed algorithm."""
+MAX_STEPS = 10_000
+"""Largest number of steps of the algorithm."""
+MIN_GRADIENT = 1e-7
+"""Norm of the gradient at which it ends."""
+
+
+def _nearness(p: Tensor, distance: Tensor, least: float = 0.0) -> Tensor:
+    """b_k = p_k / max(eps, distance_k), [K]: the nearer, the more."""
+    return p / distance.clamp_min(max(EPS, least))
 
 
 def _gram(update: Tree, weights: Tensor) -> Tensor:
     """The inner products of w_k - sum_j b_j w_j, [K, K], in float64."""
-    blocks = (tree.exact(block) for block in tree.columns(update))
-    centred = (block - weights.to(block) @ block for block in blocks)
-    return torch.stack([block @ block.T for block in centred]).sum(0)
+    products = []
+    for columns in tree.columns(update):
+        block = tree.exact(columns)
+        centred = block - weights.to(block) @ block
+        products.append(centred @ centred.T)
+    return torch.stack(products).sum(0)
 
 
-def _squares(cohort: Cohort) -> Tensor:
+def _squared_distances(cohort: Cohort) -> Tensor:
     """Squared distances of the updates from each other, [K, K]; infinite on the diagonal."""
     exact = "donot_use_mm_for_euclid_dist"  # a - b and b - a alike, unlike by products
-    apart = [torch.cdist(block, block, compute_mode=exact) for block in tree.columns(cohort.update)]
-    return torch.stack(apart).square().sum(0).fill_diagonal_(torch.inf)
+    blocks = [
+        torch.cdist(block, block, compute_mode=exact) for block in tree.columns(cohort.update)
+    ]
+    return torch.stack(blocks).square().sum(0).fill_diagonal_(torch.inf)
 
 
 def _ranking(squares: Tensor, byzantine: int) -> Tensor:
     """The clients' places by Krum score, the least first; equal scores by place."""
     count = len(squares)
     others = squares.sort(1).values[:, : count - 1]
-    return others[:, : max(1, count - byzantine - 2)].sum(1).argsort(stable=True)
+    nearest = others[:, : max(1, count - byzantine - 2)]
+    scores = nearest.sum(1)
+    return scores.argsort(stable=True)
 
 
 def _unguaranteed(times: int, byzantine: int, setup: Setup) -> str:
+    """The reason why the guarantee of K >= times byzantine + 3 does not hold; empty if it does."""
     needed = times * byzantine + 3
     if setup.participants >= needed:
         return ""
@@ -363,17 +391,14 @@ class ShiftedMean(CoordinateWise):
 
     def rule(self, values: Tensor) -> Tensor:
         mean = values.mean(0)
-        apart = values - mean
-        widest = apart.abs().amax(0)
-        scaled = apart / widest.clamp_min(
-            torch.finfo(values.dtype).tiny
-        )  # cubes of small numbers would be 0
+        deviations = values - mean
+        widest = deviations.abs().amax(0)
+        # in units of the widest one, as cubes of small numbers would be 0
+        scaled = deviations / widest.clamp_min(torch.finfo(values.dtype).tiny)
         ratio = scaled.pow(3).mean(0) / scaled.square().mean(0)
         return mean - self.shift / 6 * torch.where(widest > 0, ratio * widest, 0.0)
 
     def shortfall(self, setup: Setup) -> str:
-        return (
-            "two clients have no skewness, so it is the mean of `uniform`"
-            if setup.participants == 2
-            else ""
-        )
+        if setup.participants == 2:
+            return "two clients have no skewness, so it is the mean of `uniform`"
+        return ""

@@ -3,19 +3,23 @@
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from unalike.core.model import Model
 from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
-from unalike.methods.part import Part, part
+from unalike.core.work import Batches, Work
+from unalike.methods.part import Part, overrides, part
 from unalike.methods.privacy import Privacy
-from unalike.methods.roles import Personalizer
+from unalike.methods.roles import LocalGradient, Personalizer
+from unalike.methods.sample_gradients import PrivateGradients
 
 
 @part
-class DPSGD(Privacy):
+class DPSGD(Privacy, LocalGradient):
     """g = (sum_b min(1, C / ||g_b||) g_b + N(0, (z C)^2 I)) / B, g_b the gradient of one sample of B: DP-SGD (Abadi et al. 2016).
 
     It is the gradient of the local loss in every step (algorithm 1), C is `clip`, z the noise multiplier. Terms that a method
@@ -42,39 +46,71 @@ class DPSGD(Privacy):
     batches: Literal["shuffled", "poisson"] = "shuffled"
 
     @property
-    def poisson(self) -> bool:
+    def draws_poisson_batches(self) -> bool:
         return self.batches == "poisson"
 
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         assert settings.sampling is not None
-        passes, sizes = (
-            max(1, settings.sampling.releases) * settings.work.epochs,
-            settings.sampling.sizes or (1,),
-        )
-        kinds = sorted({settings.work.batches_per_epoch(n) for n in sizes} if self.poisson else {1})
-        return [ReleaseSampling(b, 1, "poisson" if b > 1 else "all", passes * b) for b in kinds]
+        passes = max(1, settings.sampling.releases) * settings.work.epochs
+        kinds = [1]
+        if self.draws_poisson_batches:
+            sizes = settings.sampling.sizes or (1,)
+            kinds = sorted({settings.work.batches_per_epoch(n) for n in sizes})
+        return [self._sampling(batches, passes) for batches in kinds]
+
+    def _sampling(self, batches: int, passes: int) -> ReleaseSampling:
+        """That of a client with so many batches in a pass."""
+        draw: Literal["poisson", "all"] = "poisson" if batches > 1 else "all"
+        return ReleaseSampling(batches, 1, draw, releases=passes * batches)
 
     def broadcast(self, server: ServerView) -> Tree:
         return {} if self.epsilon is None else dict(server.state)
 
-    def noise_multiplier_at(self, client: ClientView, batches: Tensor) -> Tensor | float:
+    def draw_batches(
+        self, work: Work, rows: np.ndarray, rng: np.random.Generator, settings: StageSettings
+    ) -> Batches:
+        # others know the seed of a federation, and whoever knows the draw has no amplification
+        if settings.secret_noise:
+            rng = np.random.default_rng()
+        return work.poisson_batches(rows, rng)
+
+    def gradient_rule(self, client: ClientView, work: Work, samples: Tensor) -> PrivateGradients:
+        batches = torch.ones_like(samples)
+        expected_rows = None
+        if self.draws_poisson_batches:
+            batches = (samples / (work.batch_size or samples)).ceil()
+            expected_rows = samples / batches
+        return PrivateGradients(
+            clip=self.clip,
+            deviation=self._noise_multiplier(client, batches) * self.clip,
+            expected_rows=expected_rows,
+            secret=client.settings.secret_noise,
+        )
+
+    def _noise_multiplier(self, client: ClientView, batches: Tensor) -> Tensor | float:
         """The noise multiplier of a client's steps: its own, or that of the budget, which the server keeps between rounds."""
         if self.epsilon is None:
             return float(self.multipliers(client.settings))
         kinds = batches.new_tensor([s.units for s in self.samplings(client.settings)])
-        return (client.message["noise_multiplier"].to(batches) * (kinds == batches)).sum()
+        multipliers = client.message["noise_multiplier"].to(batches)
+        # picks the one of the client's number of batches without control flow on values, which vmap could not follow
+        return (multipliers * (kinds == batches)).sum()
 
     def leaks(self, method: PartLookup, settings: StageSettings) -> list[str]:
-        found = [f"{p.name}: {why}" for p in method.parts if p is not self and (why := _leak(p))]
+        leaks = []
+        for p in method.parts:
+            why = "" if p is self else _leak(p)
+            if why:
+                leaks.append(f"{p.name}: {why}")
         if settings.model.buffers:
-            found.append(
+            leaks.append(
                 "batch norm, whose output for a sample depends on the others of its batch: group norm does not"
             )
         if settings.work.criterion is not None and settings.work.criterion.needs_counts:
-            found.append("the loss, which weighs classes by their counts")
+            leaks.append("the loss, which weighs classes by their counts")
         if settings.work.steps is not None:
-            found.append("steps=, where whole passes are accounted: epochs= instead")
-        return found
+            leaks.append("steps=, where whole passes are accounted: epochs= instead")
+        return leaks
 
     def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
         return lambda what: not what.endswith("of the training data")
@@ -82,12 +118,12 @@ class DPSGD(Privacy):
 
 def _leak(p: Part) -> str:
     """The reason why a part sees samples outside the steps; empty if it does not."""
-    if p.needs_data or type(p).facts is not Part.facts:
+    if p.needs_data or overrides(p, "facts"):
         return "it reads the training data outside the steps"
     if isinstance(p, Personalizer) and not p.vmappable:
         return "it reads the training data before the first step"
     if p.inner_loop is not None:
         return "its inner steps have no noise"
-    if isinstance(p, Personalizer) and type(p).phases is not Personalizer.phases:
+    if isinstance(p, Personalizer) and overrides(p, "phases"):
         return "its phases are not accounted"
     return ""

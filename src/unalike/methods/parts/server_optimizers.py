@@ -42,15 +42,14 @@ class ServerMomentum(ServerOptimizer):
         return tree.zeros(params)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        # not at the first step, at which v = d
         dampened = self.dampening and any(v.any() for v in server.state.values())
         share = 1 - self.dampening if dampened else 1.0
         velocity = tree.map(lambda d, v: self.momentum * v + share * d, update, server.state)
-        ahead = (
-            tree.map(lambda d, v: d + self.momentum * v, update, velocity)
-            if self.nesterov
-            else velocity
-        )
-        return tree.scale(ahead, self.lr), server.state | velocity
+        direction = velocity
+        if self.nesterov:
+            direction = tree.map(lambda d, v: d + self.momentum * v, update, velocity)
+        return tree.scale(direction, self.lr), server.state | velocity
 
 
 @validated

@@ -55,26 +55,28 @@ class LayerwiseShrinking(ServerStep):
         return self.buffers
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        moved, apart = dict[str, Tensor](), cohort.spread
+        shrunk: Tree = {}
+        squares = cohort.spread
         for names in tree.scopes(self.scope, _whole(server, update), update):
-            w, u = (tree.only(t, names) for t in (server.params, update))
-            tau = torch.stack([apart[name] for name in names]).sum(0).sqrt().mean()
+            w = tree.only(server.params, names)
+            u = tree.only(update, names)
+            tau = torch.stack([squares[name] for name in names]).sum(0).sqrt().mean()
             gamma = self._gamma(tree.norm(w), tree.norm(u), tau)
             note("tau", tau, part=self.name, layer=names[0])
             note("gamma", gamma, part=self.name, layer=names[0])
-            kept = gamma if self.mode != "only_reg" else torch.ones_like(gamma)
-            drawn = 1 - gamma if self.mode != "only_opt" else torch.zeros_like(gamma)
-            moved |= tree.map(
-                lambda u, w, a=kept, b=drawn: (a * u).addcmul_(-b, w), u, w
-            )  # a u - b w
-        return moved, server.state
+            # the new update is a u - b w
+            a = torch.ones_like(gamma) if self.mode == "only_reg" else gamma
+            b = torch.zeros_like(gamma) if self.mode == "only_opt" else 1 - gamma
+            shrunk |= tree.map(lambda u, w, a=a, b=b: (a * u).addcmul_(-b, w), u, w)
+        return shrunk, server.state
 
     def shortfall(self, setup: Setup) -> str:
-        return (
-            ONE_LAYER if self.scope == "layer" and len(tree.layers(setup.model.params)) == 1 else ""
-        )
+        if self.scope == "layer" and len(tree.layers(setup.model.params)) == 1:
+            return ONE_LAYER
+        return ""
 
     def _gamma(self, w: Tensor, u: Tensor, tau: Tensor) -> Tensor:
+        """gamma_l from the norms ||w_l|| and ||u_l||, and tau_l; 1 where ||w_l|| = 0."""
         strength = self.beta * tau
         if self.clamp is not None:
             strength = torch.where(strength > 0, strength.clamp(*self.clamp), strength)
@@ -95,19 +97,19 @@ class FixedShrinking(ServerStep):
     first: float = Field(default=1.0, gt=0, le=1)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        moved: Tree = {}
+        shrunk: Tree = {}
         for layer, whole in enumerate(tree.layers(_whole(server, update))):
             names = [n for n in whole if n in update]  # none of a layer that is frozen or private
-            drawn = min(1.0, 1 - self.first + self.rate * layer)
-            u, w = tree.only(update, names), tree.only(server.params, names)
-            moved |= tree.map(lambda u, w, a=drawn: (1 - a) * u - a * w, u, w)
-        return moved, server.state
+            u = tree.only(update, names)
+            w = tree.only(server.params, names)
+            a = min(1.0, 1 - self.first + self.rate * layer)  # 1 - gamma_l
+            shrunk |= tree.map(lambda u, w, a=a: (1 - a) * u - a * w, u, w)
+        return shrunk, server.state
 
     def shortfall(self, setup: Setup) -> str:
-        one = len(tree.layers(setup.model.params)) == 1
-        return (
-            f"the model has one layer, whose factor is {self.first:g}" if one and self.rate else ""
-        )
+        if self.rate and len(tree.layers(setup.model.params)) == 1:
+            return f"the model has one layer, whose factor is {self.first:g}"
+        return ""
 
 
 @part
@@ -128,7 +130,8 @@ class AdaptiveDecay(ServerStep):
         return {"decay": torch.zeros((), dtype=tree.dtype(params))}
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        w, u = tree.norm(server.params), tree.norm(update)
+        w = tree.norm(server.params)
+        u = tree.norm(update)
         now = torch.where(w > 0, self.lam * u / w, 0.0)
         decay = 0.1 * server.state["decay"].to(now) + 0.9 * now
         return tree.map(lambda u, w: u - decay * w, update, server.params), {"decay": decay}
@@ -150,12 +153,15 @@ class ElementwiseDecay(ServerStep):
     alpha: float = 4.0
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        return tree.map(
+        update = tree.map(
             lambda u, w: u - self.lam * self._theta(u.abs()) * w, update, server.params
-        ), server.state
+        )
+        return update, server.state
 
     def _theta(self, u: Tensor) -> Tensor:
-        mean, std = u.mean(), u.std(correction=0)
+        """theta of one tensor, from |u|."""
+        mean = u.mean()
+        std = u.std(correction=0)
         z = torch.where(std > 1e-6 * mean, (u - mean) / std, 0.0)
         return 2 * torch.sigmoid(self.alpha * z)
 
@@ -163,8 +169,6 @@ class ElementwiseDecay(ServerStep):
 def _whole(server: ServerView, update: Tree) -> Tree:
     """The parameters of the model; with its buffers, in the order of the state dict, if the update has some of them."""
     model = server.settings.model
-    return (
-        model.params
-        if update.keys() <= model.params.keys()
-        else model.state_dict(model.params | model.buffers)
-    )
+    if update.keys() <= model.params.keys():
+        return model.params
+    return model.state_dict(model.params | model.buffers)

@@ -13,11 +13,12 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
 from unalike.methods.parts.class_means import class_features
-from unalike.methods.parts.uploads import restored, withheld
+from unalike.methods.parts.uploads import restore, withhold
 from unalike.methods.roles import Aggregator, Upload
 from unalike.methods.search_space import LogRange
 
-MEANS, PRESENT = "class.means", "class.present"
+MEANS = "class.means"
+PRESENT = "class.present"
 """Names in a client's message."""
 
 
@@ -46,33 +47,33 @@ class TaughtHead(Upload, Aggregator):
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         features = class_features(client, client.params)
-        return client.state, {MEANS: features.means, PRESENT: (features.counts > 0).to(torch.uint8)}
+        present = (features.counts > 0).to(torch.uint8)
+        return client.state, {MEANS: features.means, PRESENT: present}
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        return withheld(
-            update, {n for n in client.model.params if client.model.in_head(n)}
-        ), client.state
+        head = {n for n in client.model.params if client.model.in_head(n)}
+        return withhold(update, head), client.state
 
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
-        return restored(update, params)
+        return restore(update, params)
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         update = tree.weighted_sum(cohort.update, weights)
         head = {n: w for n, w in server.params.items() if server.settings.model.in_head(n)}
         if not head:
             return update
+        # the pairs (z_kc, c) of the classes that clients have
         client, y = cohort.message[PRESENT].nonzero().unbind(1)
-        return update | tree.sub(
-            self._taught(server, head, cohort.message[MEANS][client, y], y), head
-        )
+        z = cohort.message[MEANS][client, y]
+        return update | tree.sub(self._train_head(server, head, z, y), head)
 
-    def _taught(self, server: ServerView, head: Tree, z: Tensor, y: Tensor) -> Tree:
+    def _train_head(self, server: ServerView, head: Tree, z: Tensor, y: Tensor) -> Tree:
         """The head after its training on features [n, D] of classes [n]."""
         slope = grad(lambda w, z, y: F.cross_entropy(server.settings.model.head(w, z), y))
         generator = server.generator
         for _ in range(self.epochs):
-            for rows in (
-                torch.randperm(len(y), generator=generator).to(y.device).split(self.batch_size)
-            ):
-                head = tree.map(lambda w, g: w - self.lr * g, head, slope(head, z[rows], y[rows]))
+            order = torch.randperm(len(y), generator=generator).to(y.device)
+            for rows in order.split(self.batch_size):
+                g = slope(head, z[rows], y[rows])
+                head = tree.map(lambda w, g: w - self.lr * g, head, g)
         return head

@@ -38,18 +38,31 @@ NOTHING = ":nothing"
 """Suffix of the empty tensor that stands for a withheld parameter: the server reads zeros."""
 
 
-def withheld(update: Tree, names: Set[str]) -> Tree:
+def withhold(update: Tree, names: Set[str]) -> Tree:
     """The update with an empty tensor for each of these parameters, whatever uploads before made of them."""
-    others = {n: u for n, u in update.items() if n.split(":")[0] not in names}
-    held = {n.split(":")[0]: u for n, u in update.items() if n not in others}
-    return others | {n + NOTHING: u.new_zeros(0) for n, u in held.items()}
+    others: Tree = {}
+    empty: Tree = {}
+    for key, u in update.items():
+        # an upload before may have made `w:values` and `w:places` of w
+        name = key.split(":")[0]
+        if name in names:
+            empty[name + NOTHING] = u.new_zeros(0)
+        else:
+            others[key] = u
+    return others | empty
 
 
-def restored(update: Tree, params: Tree) -> Tree:
+def restore(update: Tree, params: Tree) -> Tree:
     """The stacked update with zeros [K, ...] in the place of what was withheld."""
-    zeros = {n.removesuffix(NOTHING): u for n, u in update.items() if n.endswith(NOTHING)}
-    values = {n: u for n, u in update.items() if not n.endswith(NOTHING)}
-    return values | {n: params[n].new_zeros(len(u), *params[n].shape) for n, u in zeros.items()}
+    values: Tree = {}
+    zeros: Tree = {}
+    for key, u in update.items():
+        if key.endswith(NOTHING):
+            name = key.removesuffix(NOTHING)
+            zeros[name] = params[name].new_zeros(len(u), *params[name].shape)
+        else:
+            values[key] = u
+    return values | zeros
 
 
 @part
@@ -67,8 +80,5 @@ class GaussianNoise(ServerStep):
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         generator = server.generator
-        noisy = tree.map(
-            lambda u: u + self.std * normal_noise(u, False, generator),
-            update,
-        )
-        return noisy, server.state
+        update = tree.map(lambda u: u + self.std * normal_noise(u, False, generator), update)
+        return update, server.state

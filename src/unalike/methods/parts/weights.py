@@ -28,7 +28,8 @@ class Uniform(BaseWeights):
 def _divergence(d: Tensor, target: Tensor) -> Tensor:
     """KL(D_k || T) in nats, as a share of the sum over the cohort."""
     kl = (torch.xlogy(d, d) - torch.xlogy(d, target)).sum(1)
-    return torch.where(kl.sum() > 0, kl / kl.sum(), 0.0)
+    total = kl.sum()
+    return torch.where(total > 0, kl / total, 0.0)
 
 
 DISCREPANCIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -63,15 +64,16 @@ class LabelDiscrepancy(Weighting):
 
     def weigh(self, cohort: Cohort, weights: Tensor) -> Tensor:
         counts = cohort.shared["label_histogram"]["counts"].to(weights.dtype)
+        distributions = counts / counts.sum(1, keepdim=True)
         together = counts.sum(0) if self.target == "global" else torch.ones_like(counts[0])
-        d = DISCREPANCIES[self.discrepancy](
-            counts / counts.sum(1, keepdim=True), together / together.sum()
-        )
-        weighed = F.relu(weights - self.a * d + self.b)
-        return torch.where(weighed.sum() > 0, weighed, weights)
+        target = together / together.sum()
+        d = DISCREPANCIES[self.discrepancy](distributions, target)
+        new = F.relu(weights - self.a * d + self.b)
+        return torch.where(new.sum() > 0, new, weights)
 
 
 def label_counts(data: Batch, settings: StageSettings) -> Tensor:
     """The number of samples of each class, [C]."""
     assert settings.classes is not None  # `tasks`
-    return (data.y[:, None] == torch.arange(settings.classes, device=data.y.device)).sum(0)
+    classes = torch.arange(settings.classes, device=data.y.device)
+    return (data.y[:, None] == classes).sum(0)

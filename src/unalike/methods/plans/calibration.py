@@ -3,6 +3,7 @@
 from typing import Annotated, ClassVar
 
 import torch
+import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.func import grad
@@ -42,14 +43,30 @@ class Ccvr(StagedPlan):
     method: MethodText = "fedavg"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        check_task(self.name, ("classification",), plan_inputs.task)
+        model = plan_inputs.model
         method = Method.parse(self.method)
-        of_samples_alone(self, plan_inputs.model)
-        if not all(
-            method.shares(n, plan_inputs.model)
-            for n in plan_inputs.model.params
-            if plan_inputs.model.trainable(n)
-        ):
+        self._check(method, plan_inputs)
+
+        # the client query takes the place of the last round
+        states = yield Stage("train", method, max(plan_inputs.rounds - 1, 0))
+        if not plan_inputs.rounds:
+            return
+        [state] = states.values()
+        answers = yield QueryStep("features", FeatureStatistics(), state)
+
+        generator = torch.Generator().manual_seed(seeds.number(plan_inputs.seed, "ccvr"))
+        z, y = self.draw(answers.tree, generator)
+        device = next(iter(state.params.values())).device
+        head = self.calibrate(model, state.params, z.to(device), y.to(device))
+        start = {"all": state._replace(params=state.params | head)}
+        yield Stage("calibrated", method, 1, trained=False, start=start)
+
+    def _check(self, method: Method, plan_inputs: PlanInputs) -> None:
+        model = plan_inputs.model
+        check_task(self.name, ("classification",), plan_inputs.task)
+        of_samples_alone(self, model)
+        trained = [n for n in model.params if model.trainable(n)]
+        if not all(method.shares(n, model) for n in trained):
             raise UnalikeError(
                 f"ccvr calibrates the shared head and {self.method} keeps parameters private; choose another method"
             )
@@ -58,48 +75,34 @@ class Ccvr(StagedPlan):
                 f"ccvr ends with a model that the server made, and {self.method} has models of the clients' own beside the shared "
                 "one, which do not see it; choose another method"
             )
-        states = yield Stage("train", method, max(plan_inputs.rounds - 1, 0))
-        if not plan_inputs.rounds:
-            return
-        [state] = states.values()
-        answers = yield QueryStep("features", FeatureStatistics(), state)
-        z, y = self.draw(
-            answers.tree, torch.Generator().manual_seed(seeds.number(plan_inputs.seed, "ccvr"))
-        )
-        device = next(iter(state.params.values())).device
-        params = state.params | self.calibrate(
-            plan_inputs.model, state.params, z.to(device), y.to(device)
-        )
-        yield Stage(
-            "calibrated", method, 1, trained=False, start={"all": state._replace(params=params)}
-        )
 
     def draw(self, answers: Tree, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Virtual features [n, D] and their labels [n]."""
         counts, means, covariances = pooled(answers)
-        z, y = [torch.zeros(0, means.shape[1])], []
+        features = [torch.zeros(0, means.shape[1])]
+        labels: list[int] = []
         for c in (counts > 0).nonzero().flatten().tolist():
-            values, vectors = torch.linalg.eigh(
-                covariances[c]
-            )  # semidefinite: a Cholesky factor need not exist
+            # the covariance is semidefinite: a Cholesky factor need not exist
+            values, vectors = torch.linalg.eigh(covariances[c])
             root = vectors * values.clamp_min(0).sqrt()
             noise = torch.randn(self.samples, len(root), generator=generator, dtype=root.dtype)
-            z.append((means[c] + noise @ root.T).float())
-            y += [c] * self.samples
-        return torch.cat(z), torch.tensor(y, dtype=torch.int64)
+            features.append((means[c] + noise @ root.T).float())
+            labels += [c] * self.samples
+        return torch.cat(features), torch.tensor(labels, dtype=torch.int64)
 
     def calibrate(self, model: Model, params: Tree, z: Tensor, y: Tensor) -> Tree:
         """The head's parameters after training on the features alone."""
         head = {n: w for n, w in params.items() if model.in_head(n) and model.trainable(n)}
         if not (head and len(y)):
             return head
+
+        def loss(w: Tree) -> Tensor:
+            return F.cross_entropy(model.head(w, z.to(tree.dtype(w))), y)
+
         solver = Adam()
         state = solver.init(head)
-        slope = grad(
-            lambda w: torch.nn.functional.cross_entropy(model.head(w, z.to(tree.dtype(w))), y)
-        )
         for _ in range(self.steps):
-            head, state = solver.step(head, slope(head), state, self.lr)
+            head, state = solver.step(head, grad(loss)(head), state, self.lr)
         return tree.detach(head)
 
 
@@ -109,13 +112,14 @@ def pooled(answers: Tree) -> tuple[Tensor, Tensor, Tensor]:
 
     (N - 1) S = sum_k (n_k - 1) S_k + sum_k n_k mu_k mu_k^T - N mu mu^T, the last two as deviations from mu.
     """
-    n, mean = tree.exact(answers["counts"]), tree.exact(answers["mean"])
-    total = n.sum(0)
-    mu = (n[..., None] * mean).sum(0) / total.clamp_min(1)[:, None]
-    gap = mean - mu
-    spread = torch.einsum("kc,kci,kcj->cij", n, gap, gap)
-    for degrees, covariance in zip(
-        (n - 1).clamp_min(0), answers["covariance"], strict=True
-    ):  # one by one: they are large
-        spread += degrees[:, None, None] * covariance
-    return total, mu, spread / (total - 1).clamp_min(1)[:, None, None]
+    n_k = tree.exact(answers["counts"])
+    mu_k = tree.exact(answers["mean"])
+    n = n_k.sum(0)
+    mu = (n_k[..., None] * mu_k).sum(0) / n.clamp_min(1)[:, None]
+
+    gap = mu_k - mu
+    squares = torch.einsum("kc,kci,kcj->cij", n_k, gap, gap)
+    # one client at a time, as covariances are large
+    for degrees, covariance in zip((n_k - 1).clamp_min(0), answers["covariance"], strict=True):
+        squares += degrees[:, None, None] * covariance
+    return n, mu, squares / (n - 1).clamp_min(1)[:, None, None]

@@ -6,6 +6,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
+from unalike.core.model import Model
 from unalike.core.views import ServerState
 from unalike.methods.method import Method
 from unalike.methods.parts.bipartition import Bipartition, halves
@@ -44,7 +45,22 @@ class Ifca(StagedPlan):
     method: MethodText = "fedavg"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        model, method = plan_inputs.model, Method.parse(self.method)
+        model = plan_inputs.model
+        method = Method.parse(self.method)
+        self._check(method, model)
+
+        groups: Groups = {}
+        start: dict[str, ServerState] = {}
+        for j in range(self.clusters):
+            params = model.params
+            if j:
+                params = model.redrawn(seeds.number(plan_inputs.seed, "clusters", j))
+            # a client chooses among all models in every round
+            groups[f"cluster-{j}"] = tuple(range(plan_inputs.clients))
+            start[f"cluster-{j}"] = ServerState(0, params, model.buffers, {})
+        yield Stage("train", method, plan_inputs.rounds, groups, start=start, chooses=MeanLoss())
+
+    def _check(self, method: Method, model: Model) -> None:
         of_samples_alone(self, model)
         if not method.has_shared_model(model):
             raise UnalikeError(
@@ -58,16 +74,6 @@ class Ifca(StagedPlan):
                 f"{linked} belongs to one model, and here clients change theirs; choose a "
                 "method without it, such as fedprox, or clustered, in which all start anew after a split"
             )
-        starts = [model.params] + [
-            model.redrawn(seeds.number(plan_inputs.seed, "clusters", j))
-            for j in range(1, self.clusters)
-        ]
-        groups = {f"cluster-{j}": tuple(range(plan_inputs.clients)) for j in range(self.clusters)}
-        start = {
-            name: ServerState(0, w, model.buffers, {})
-            for name, w in zip(groups, starts, strict=True)
-        }
-        yield Stage("train", method, plan_inputs.rounds, groups, start=start, chooses=MeanLoss())
 
 
 @staged_plan
@@ -95,22 +101,23 @@ class Clustered(StagedPlan):
     ROOT: ClassVar[str] = "all"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        method = Method.parse(self.method) + Bipartition(
-            eps1=self.eps1, eps2=self.eps2, warmup=self.warmup
-        )
+        split = Bipartition(eps1=self.eps1, eps2=self.eps2, warmup=self.warmup)
+        method = Method.parse(self.method) + split
         groups: Groups = {self.ROOT: tuple(range(plan_inputs.clients))}
         start: States | None = None
-        left, splits = plan_inputs.rounds, 0
-        while left or not splits:
+        rounds_left = plan_inputs.rounds
+        splits = 0
+        while rounds_left or not splits:
             states = yield Stage(
-                f"split-{splits}", method, left, groups, start=start, until=_decided
+                f"split-{splits}", method, rounds_left, groups, start=start, until=_any_splits
             )
-            left, splits = left - states.rounds, splits + 1
+            rounds_left -= states.rounds
+            splits += 1
             groups, start = _split(groups, states)
 
 
-def _decided(states: States) -> bool:
-    return any(halves(s) for s in states.values())
+def _any_splits(states: States) -> bool:
+    return any(halves(state) for state in states.values())
 
 
 def _split(groups: Groups, states: States) -> tuple[Groups, States]:
@@ -119,14 +126,17 @@ def _split(groups: Groups, states: States) -> tuple[Groups, States]:
     start: dict[str, ServerState] = {}
     for name, clients in groups.items():
         state = states[name]
-        members = {name: clients}
-        if found := halves(state):
-            smaller = min(found, key=len)
-            members = {
-                f"{name}.0": tuple(k for k in clients if k not in smaller),
-                f"{name}.1": smaller,
-            }
+        two = halves(state)
+        if two is None:
+            members = {name: clients}
+        else:
+            # clients that did not take part in the deciding round go with the larger half
+            smaller = min(two, key=len)
+            larger = tuple(k for k in clients if k not in smaller)
+            members = {f"{name}.0": larger, f"{name}.1": smaller}
         after |= members
-        part_states = {part: m for part, m in state.part_states.items() if part != Bipartition.name}
+
+        # the halves are not handed on, as the next stage finds its own
+        part_states = {part: s for part, s in state.part_states.items() if part != Bipartition.name}
         start |= dict.fromkeys(members, state._replace(part_states=part_states))
     return after, start

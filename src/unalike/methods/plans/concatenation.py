@@ -19,7 +19,7 @@ from unalike.core.views import ServerState
 from unalike.methods.method import Method
 from unalike.methods.parts.personalizers import Fixed
 from unalike.methods.parts.weights import Uniform
-from unalike.methods.plan import PlanInputs, PlanSteps, QueryStep, Stage
+from unalike.methods.plan import Answers, PlanInputs, PlanSteps, QueryStep, Stage
 from unalike.methods.plans.queries import LabelCounts
 from unalike.methods.plans.staged_plan import (
     MethodText,
@@ -46,11 +46,12 @@ class Concatenated(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, C] of `x` [B, ...]."""
-        return self.head(torch.cat([_features(encoder(x)) for encoder in self.encoders], dim=1))
+        features = [_features(encoder(x)) for encoder in self.encoders]
+        return self.head(torch.cat(features, dim=1))
 
 
-def _features(found: Tensor | Output) -> Tensor:
-    return found.logits if isinstance(found, Output) else found
+def _features(output: Tensor | Output) -> Tensor:
+    return output.logits if isinstance(output, Output) else output
 
 
 @staged_plan
@@ -78,39 +79,44 @@ class Fedconcat(StagedPlan):
     method: MethodText = "fedavg"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        check_task(self.name, ("classification",), plan_inputs.task)
         method = Method.parse(self.method)
+        self._check(method, plan_inputs)
+
+        # 1. clusters by the clients' label distributions
+        answers = yield QueryStep("labels", LabelCounts())
+        clusters = self._clusters(answers, plan_inputs)
+
+        # 2. an encoder for each cluster
+        encoder_rounds = self.split(plan_inputs.rounds)
+        states = yield Stage("encoders", method, encoder_rounds, grouped(clusters))
+
+        # 3. one head over all encoders
+        number = seeds.number(plan_inputs.seed, "fedconcat.head")
+        model = concatenated(plan_inputs.model, list(states.values()), number)
+        start = {"all": ServerState(0, model.params, model.buffers, {})}
+        head_alone = Method(Fixed("body"), Uniform())
+        head_rounds = plan_inputs.rounds - encoder_rounds
+        yield Stage("classifier", head_alone, head_rounds, model=model, start=start)
+
+    def _check(self, method: Method, plan_inputs: PlanInputs) -> None:
+        check_task(self.name, ("classification",), plan_inputs.task)
         of_samples_alone(self, plan_inputs.model)
         if any(_stays(method, plan_inputs.model, n) for n in plan_inputs.model.params):
             raise UnalikeError(
                 f"fedconcat joins the clusters' encoders and {self.method} keeps parameters of theirs private; choose a method "
                 "that shares the body"
             )
-        answers = yield QueryStep("labels", LabelCounts())
+
+    def _clusters(self, answers: Answers, plan_inputs: PlanInputs) -> np.ndarray:
+        """The cluster of each client, [K]; clients without labels join the largest one."""
         counts = answers.tree["counts"].double().numpy()
-        found = kmeans(
-            counts / counts.sum(1, keepdims=True),
-            self.clusters,
-            seeds.generator(plan_inputs.seed, "fedconcat"),
-        )
-        cluster = np.full(
-            plan_inputs.clients, np.bincount(found).argmax()
-        )  # clients without labels join the largest
-        cluster[list(answers.clients)] = found
-
-        encoder_rounds = self.split(plan_inputs.rounds)
-        states = yield Stage("encoders", method, encoder_rounds, grouped(cluster))
-
-        model = concatenated(
-            plan_inputs.model,
-            list(states.values()),
-            seeds.number(plan_inputs.seed, "fedconcat.head"),
-        )
-        start = {"all": ServerState(0, model.params, model.buffers, {})}
-        classify = Method(Fixed("body"), Uniform())
-        yield Stage(
-            "classifier", classify, plan_inputs.rounds - encoder_rounds, model=model, start=start
-        )
+        distributions = counts / counts.sum(1, keepdims=True)
+        rng = seeds.generator(plan_inputs.seed, "fedconcat")
+        of_answers = kmeans(distributions, self.clusters, rng)
+        largest = np.bincount(of_answers).argmax()
+        clusters = np.full(plan_inputs.clients, largest)
+        clusters[list(answers.clients)] = of_answers
+        return clusters
 
     def split(self, rounds: int) -> int:
         """The rounds of the encoders out of all of them."""
@@ -124,35 +130,42 @@ def concatenated(model: Model, states: Sequence[ServerState], number: int) -> Mo
     encoders = [model.encoder(s.params, s.buffers) for s in states]
     with seeds.isolated(number):
         head = nn.Linear(features * len(encoders), classes)
-    return Model(Concatenated(encoders, head).to(next(iter(model.params.values()))))
+    like = next(iter(model.params.values()))
+    return Model(Concatenated(encoders, head).to(like))
 
 
 def _stays(method: Method, model: Model, name: str) -> bool:
     """Whether a parameter of the encoder trains on the clients and is not averaged."""
-    return not model.in_head(name) and method.trains(name, model) and not method.shares(name, model)
+    if model.in_head(name) or method.shares(name, model):
+        return False
+    return method.trains(name, model)
 
 
 def kmeans(
     points: np.ndarray, clusters: int, rng: np.random.Generator, steps: int = 100
 ) -> np.ndarray:
     """The cluster [K] of each of the points [K, D]: Lloyd's steps from a k-means++ start; clusters may come out empty."""
+    # k-means++: points far from all centres become centres with a greater chance
     centres = points[rng.integers(len(points))][None]
     while len(centres) < min(clusters, len(points)):
-        gaps = _squared(points, centres).min(1)
+        gaps = _squared_distances(points, centres).min(1)
         if not gaps.any():
             break  # fewer different points than clusters
-        centres = np.vstack([centres, points[rng.choice(len(points), p=gaps / gaps.sum())]])
-    nearest = _squared(points, centres).argmin(1)
+        next_one = rng.choice(len(points), p=gaps / gaps.sum())
+        centres = np.vstack([centres, points[next_one]])
+
+    # Lloyd's steps; `nearest` counts the clusters that are not empty
+    nearest = _squared_distances(points, centres).argmin(1)
     for _ in range(steps):
         filled = np.unique(nearest)
         centres = np.stack([points[nearest == c].mean(0) for c in filled])
-        moved = _squared(points, centres).argmin(1)
-        if np.array_equal(filled[moved], nearest):
+        now_nearest = _squared_distances(points, centres).argmin(1)
+        if np.array_equal(filled[now_nearest], nearest):
             break
-        nearest = moved
+        nearest = now_nearest
     return nearest
 
 
-def _squared(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+def _squared_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Squared distances [K, C]."""
     return ((points[:, None] - centres[None]) ** 2).sum(-1)

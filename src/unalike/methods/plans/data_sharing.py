@@ -25,38 +25,34 @@ class DataSharing(StagedPlan):
     method: MethodText = "fedavg"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        wanted = round(self.fraction * plan_inputs.samples)
-        yield Stage(
-            "train",
-            Method.parse(self.method),
-            plan_inputs.rounds,
-            shared=self._drawn(plan_inputs, wanted) if wanted else None,
-        )
+        method = Method.parse(self.method)
+        yield Stage("train", method, plan_inputs.rounds, shared=self._public_set(plan_inputs))
 
-    def _drawn(self, plan_inputs: PlanInputs, wanted: int) -> Batch:
-        found = 0 if plan_inputs.proxy is None else len(plan_inputs.proxy.y)
-        if plan_inputs.proxy is None or found < wanted:
+    def _public_set(self, plan_inputs: PlanInputs) -> Batch | None:
+        """G, from the server's samples; None if it is empty."""
+        count = round(self.fraction * plan_inputs.samples)
+        if not count:
+            return None
+        proxy = plan_inputs.proxy
+        available = 0 if proxy is None else len(proxy.y)
+        if proxy is None or available < count:
             raise UnalikeError(
-                f"data_sharing(fraction={self.fraction}) shares {wanted} public samples ({self.fraction:g} of the clients' "
-                f"{plan_inputs.samples}) and the server has {found}; pass proxy=(x, y) with as many, or a smaller fraction"
+                f"data_sharing(fraction={self.fraction}) shares {count} public samples ({self.fraction:g} of the clients' "
+                f"{plan_inputs.samples}) and the server has {available}; pass proxy=(x, y) with as many, or a smaller fraction"
             )
-        rows = torch.from_numpy(
-            balanced(
-                plan_inputs.proxy.y.cpu().numpy(),
-                wanted,
-                seeds.generator(plan_inputs.seed, "data_sharing"),
-            )
-        )
-        return Batch(plan_inputs.proxy.x[rows], plan_inputs.proxy.y[rows])
+        rng = seeds.generator(plan_inputs.seed, "data_sharing")
+        rows = torch.from_numpy(balanced(proxy.y.cpu().numpy(), count, rng))
+        return Batch(proxy.x[rows], proxy.y[rows])
 
 
-def balanced(y: np.ndarray, wanted: int, rng: np.random.Generator) -> np.ndarray:
-    """Indices of `wanted` samples, from each class in turn until it has none left. Other labels than classes are one class."""
+def balanced(y: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Indices of `count` samples, from each class in turn until it has none left. Other labels than classes are one class."""
     order = rng.permutation(len(y))
     if y.dtype.kind == "f":
-        return np.sort(order[:wanted])
+        return np.sort(order[:count])
     turn = np.zeros(len(y), np.int64)
     for c in np.unique(y):
-        mine = order[y[order] == c]
-        turn[mine] = np.arange(len(mine))
-    return np.sort(order[np.argsort(turn[order], kind="stable")][:wanted])
+        of_class = order[y[order] == c]
+        turn[of_class] = np.arange(len(of_class))
+    by_turn = order[np.argsort(turn[order], kind="stable")]
+    return np.sort(by_turn[:count])

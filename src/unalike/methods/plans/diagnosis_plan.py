@@ -29,7 +29,8 @@ from unalike.methods.plans.staged_plan import StagedPlan, of_samples_alone, stag
 
 FOLDS = 4
 """Number of parts of each client's samples with a gradient each; they tell differences between clients from noise."""
-MOST_PER_FOLD = 128
+MAX_SAMPLES_PER_FOLD = 128
+"""Largest number of samples in such a part."""
 
 
 @client_query
@@ -43,12 +44,10 @@ class Gradients(ClientQuery):
     def answer(self, inputs: QueryInputs) -> Tree:
         model, params = inputs.model, inputs.params
         if not inputs.batches:
-            return {
-                "parts": torch.zeros(
-                    FOLDS, sum(w.numel() for n, w in params.items() if model.trainable(n))
-                )
-            }
-        x, y = torch.cat([b.x for b in inputs.batches]), torch.cat([b.y for b in inputs.batches])
+            trained = [w for n, w in params.items() if model.trainable(n)]
+            return {"parts": torch.zeros(FOLDS, sum(w.numel() for w in trained))}
+        x = torch.cat([b.x for b in inputs.batches])
+        y = torch.cat([b.y for b in inputs.batches])
         order = generator(self.seed, "gradient parts").permutation(len(y))
         parts = [
             gradient(model, params, inputs.buffers, inputs.task, x[rows], y[rows])
@@ -59,11 +58,9 @@ class Gradients(ClientQuery):
 
 def folds(order: np.ndarray) -> Iterable[Tensor]:
     """Samples in a random order [n] as parts; fewer samples than parts are in several of them."""
-    few = order[: FOLDS * MOST_PER_FOLD]
-    return (
-        torch.from_numpy(part)
-        for part in np.array_split(np.resize(few, max(len(few), FOLDS)), FOLDS)
-    )
+    few = order[: FOLDS * MAX_SAMPLES_PER_FOLD]
+    enough = np.resize(few, max(len(few), FOLDS))
+    return [torch.from_numpy(part) for part in np.array_split(enough, FOLDS)]
 
 
 def gradient(model: Model, params: Tree, buffers: Tree, task: Task, x: Tensor, y: Tensor) -> Tensor:
@@ -72,10 +69,11 @@ def gradient(model: Model, params: Tree, buffers: Tree, task: Task, x: Tensor, y
     trained = [w for w in leaves.values() if w.requires_grad]
     with torch.enable_grad():
         loss = task.loss(model(leaves, x, buffers=buffers).logits, y)
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
-    return torch.cat(
-        [(torch.zeros_like(w) if g is None else g).flatten() for w, g in zip(trained, found)]
-    )
+        grads = torch.autograd.grad(loss, trained, allow_unused=True)
+    pieces = []
+    for w, g in zip(trained, grads):
+        pieces.append((torch.zeros_like(w) if g is None else g).flatten())
+    return torch.cat(pieces)
 
 
 TENTHS = 10
@@ -106,17 +104,21 @@ class DiagnosisPlan(StagedPlan):
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         of_samples_alone(self, plan_inputs.model)
         seed, noise = plan_inputs.seed, self.noise
-        classes, edges = _classes(plan_inputs), torch.zeros(0)
+        classes = _classes(plan_inputs)
+
+        # labels that are numbers become classes: tenths of the samples of all clients
+        edges = torch.zeros(0)
         if plan_inputs.task.name == "regression":
-            low, high = yield from self._agreed("labels", plan_inputs)
-            labels = yield _step(
-                "label-ranges", Histograms("labels", 1, seed, noise), Ranges(low, high, edges)
-            )
-            edges = quantiles(_pooled(labels, noise)[0], _edges(low, high)[0])
-        low, high = yield from self._agreed("features", plan_inputs)
+            low, high = yield from self._agree_on_ranges("labels", plan_inputs)
+            query = Histograms("labels", classes=1, seed=seed, noise=noise)
+            labels = yield _step("label-ranges", query, Ranges(low, high, edges))
+            edges = quantiles(_sum_of(labels, noise)[0], _edges(low, high)[0])
+
+        low, high = yield from self._agree_on_ranges("features", plan_inputs)
         ranges = Ranges(low, high, edges)
         yield _step("classes", ClassCounts(classes, noise), ranges)
-        yield _step("features", Histograms("features", classes, seed, noise), ranges)
+        query = Histograms("features", classes=classes, seed=seed, noise=noise)
+        yield _step("features", query, ranges)
         if not plan_inputs.rounds:
             yield Stage("train", Method(), 0)
             return
@@ -124,17 +126,16 @@ class DiagnosisPlan(StagedPlan):
         states = yield Stage("train", Method(), plan_inputs.rounds)
         yield QueryStep("last-gradients", Gradients(seed), states["all"])
 
-    def _agreed(
+    def _agree_on_ranges(
         self, of: Of, plan_inputs: PlanInputs
     ) -> Generator[QueryStep, Answers, tuple[Tensor, Tensor]]:
         """The ends of ranges that hold nearly all samples, [R] each: from magnitudes, then once more from ranges within them."""
         seed, noise = plan_inputs.seed, self.noise
         coarse = yield QueryStep(f"{of}-magnitudes", Magnitudes(of, seed, noise))
-        low, high = spanned(_pooled(coarse, noise), magnitude_edges())
-        finer = yield _step(
-            f"{of}-spans", Histograms(of, 1, seed, noise), Ranges(low, high, torch.zeros(0))
-        )
-        return spanned(_pooled(finer, noise), _edges(low, high))
+        low, high = spanned(_sum_of(coarse, noise), magnitude_edges())
+        query = Histograms(of, classes=1, seed=seed, noise=noise)
+        finer = yield _step(f"{of}-spans", query, Ranges(low, high, edges=torch.zeros(0)))
+        return spanned(_sum_of(finer, noise), _edges(low, high))
 
 
 def _step(name: str, query: ClassCounts | Histograms, ranges: Ranges) -> QueryStep:
@@ -143,22 +144,27 @@ def _step(name: str, query: ClassCounts | Histograms, ranges: Ranges) -> QuerySt
 
 def _classes(plan_inputs: PlanInputs) -> int:
     """The number of classes that are counted: the outputs of the model, true and false, or tenths of the labels."""
-    counted = {"regression": TENTHS, "binary": 2}.get(plan_inputs.task.name)
-    return plan_inputs.model.head_size[1] if counted is None else counted
+    match plan_inputs.task.name:
+        case "regression":
+            return TENTHS
+        case "binary":
+            return 2
+    _, classes = plan_inputs.model.head_size
+    return classes
 
 
 def _edges(low: Tensor, high: Tensor) -> Tensor:
     """The ends of the ranges of each direction, [R, B + 1]."""
-    return low[:, None] + (high - low)[:, None] * torch.linspace(
-        0, 1, BINS + 1, dtype=torch.float64
-    )
+    shares = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)
+    return low[:, None] + (high - low)[:, None] * shares
 
 
-def _pooled(answers: Answers, noise: float) -> Tensor:
+def _sum_of(answers: Answers, noise: float) -> Tensor:
     """The histograms of all clients together, [R, B]; with noise, counts that noise alone could give are 0."""
     total = tree.exact(answers.tree["histograms"]).sum(0)
     total = total.reshape(len(total), -1)
-    return torch.where(total > 4 * noise * len(answers.clients) ** 0.5, total, 0)
+    four_deviations = 4 * noise * len(answers.clients) ** 0.5
+    return torch.where(total > four_deviations, total, 0)
 
 
 def spanned(counts: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,11 +177,13 @@ def spanned(counts: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
     below = counts.cumsum(1) / counts.sum(1, keepdim=True).clamp_min(1)
     first = (below > TAIL).double().argmax(1)
     last = (below >= 1 - TAIL).double().argmax(1).maximum(first)
-    return edges.gather(1, first[:, None])[:, 0], edges.gather(1, last[:, None] + 1)[:, 0]
+    low = edges.gather(1, first[:, None])[:, 0]
+    high = edges.gather(1, last[:, None] + 1)[:, 0]
+    return low, high
 
 
 def quantiles(counts: Tensor, edges: Tensor) -> Tensor:
     """The ends of tenths of the samples [9], from a histogram [B] with the ends of its ranges [B + 1]."""
     below = np.concatenate([[0.0], np.cumsum(counts.numpy())])
-    wanted = np.linspace(0, 1, TENTHS + 1)[1:-1] * below[-1]
-    return torch.from_numpy(np.interp(wanted, below, edges.numpy()))
+    tenths = np.linspace(0, 1, TENTHS + 1)[1:-1] * below[-1]
+    return torch.from_numpy(np.interp(tenths, below, edges.numpy()))

@@ -23,8 +23,10 @@ BINS = 64
 """Number of ranges of one direction."""
 MAGNITUDES = 512
 """Number of ranges by order of magnitude: each is 15 % wider than the one before."""
-UNIT, LARGEST = 1e-6, 1e9
-"""Smaller values count as 0, larger ones as the largest."""
+UNIT = 1e-6
+"""Values below this count as 0."""
+LARGEST = 1e9
+"""Values above this count as this one."""
 WORDS = 4096
 """Number of random coordinates that the words of a text are counted in."""
 
@@ -44,8 +46,9 @@ class Ranges(nn.Module):
 
     def __init__(self, low: Tensor, high: Tensor, edges: Tensor):
         super().__init__()
-        for name, values in (("low", low), ("high", high), ("edges", edges)):
-            self.register_buffer(name, values.double())
+        self.register_buffer("low", low.double())
+        self.register_buffer("high", high.double())
+        self.register_buffer("edges", edges.double())
 
     def forward(self, x: Tensor) -> Tensor:
         """The values themselves."""
@@ -65,12 +68,11 @@ class Magnitudes(ClientQuery):
 
     def answer(self, inputs: QueryInputs) -> Tree:
         edges = magnitude_edges()[1:-1]
-        found = [
-            (torch.bucketize(values(b, self.of, self.seed), edges), _one_class(b))
-            for b in inputs.batches
-        ]
-        counts = _tally(found, directions_of(self.of), 1, MAGNITUDES).squeeze(1)
-        return {"histograms": noisy(counts, self.noise, inputs, repr(self))}
+        counts = Tally(directions_of(self.of), classes=1, bins=MAGNITUDES)
+        for b in inputs.batches:
+            places = torch.bucketize(values(b, self.of, self.seed), edges)
+            counts.add(places, _one_class(b))
+        return {"histograms": noisy(counts.total.squeeze(1), self.noise, inputs, repr(self))}
 
 
 @client_query
@@ -85,16 +87,17 @@ class Histograms(ClientQuery):
     noise: NonNegativeFloat = 0.0
 
     def answer(self, inputs: QueryInputs) -> Tree:
-        low, high, edges = (inputs.buffers[name].cpu() for name in ("low", "high", "edges"))
+        low = inputs.buffers["low"].cpu()
+        high = inputs.buffers["high"].cpu()
+        edges = inputs.buffers["edges"].cpu()
         width = ((high - low) / BINS).clamp_min(torch.finfo(torch.float64).tiny)
-        found = []
+        counts = Tally(directions_of(self.of), classes=self.classes, bins=BINS)
         for b in inputs.batches:
-            places = (
-                ((values(b, self.of, self.seed) - low) / width).floor().clamp(0, BINS - 1).long()
-            )
-            found.append((places, _one_class(b) if self.classes == 1 else classes_of(b.y, edges)))
-        counts = _tally(found, directions_of(self.of), self.classes, BINS)
-        return {"histograms": noisy(counts, self.noise, inputs, repr(self))}
+            steps = (values(b, self.of, self.seed) - low) / width
+            places = steps.floor().clamp(0, BINS - 1).long()
+            classes = _one_class(b) if self.classes == 1 else classes_of(b.y, edges)
+            counts.add(places, classes)
+        return {"histograms": noisy(counts.total, self.noise, inputs, repr(self))}
 
 
 @client_query
@@ -108,14 +111,27 @@ class ClassCounts(ClientQuery):
 
     def answer(self, inputs: QueryInputs) -> Tree:
         edges = inputs.buffers["edges"].cpu()
-        counts = [
-            torch.bincount(classes_of(b.y, edges), minlength=self.classes) for b in inputs.batches
-        ]
-        found = sum(counts, start=torch.zeros(self.classes, dtype=torch.int64))
-        name = (
-            "noisy_counts" if self.noise else "counts"
-        )  # exact counts are checked to sum to the number of samples
-        return {name: noisy(found, self.noise, inputs, repr(self))}
+        counts = torch.zeros(self.classes, dtype=torch.int64)
+        for b in inputs.batches:
+            counts = counts + torch.bincount(classes_of(b.y, edges), minlength=self.classes)
+        # exact counts are checked to sum to the number of samples
+        name = "noisy_counts" if self.noise else "counts"
+        return {name: noisy(counts, self.noise, inputs, repr(self))}
+
+
+class Tally:
+    """Samples counted by direction, class and range: `total` [R, C, B]."""
+
+    def __init__(self, directions: int, classes: int, bins: int):
+        self.total = torch.zeros(directions, classes, bins, dtype=torch.int64)
+
+    def add(self, places: Tensor, classes: Tensor) -> None:
+        """Count the samples of a batch, in the ranges `places` [n, R] and of `classes` [n]."""
+        directions, class_count, bins = self.total.shape
+        first = torch.arange(directions) * class_count * bins
+        cells = first + classes[:, None] * bins + places
+        counts = torch.bincount(cells.flatten(), minlength=self.total.numel())
+        self.total += counts.reshape(self.total.shape)
 
 
 def magnitude_edges() -> Tensor:
@@ -136,11 +152,11 @@ def values(batch: Batch, of: Of, seed: int) -> Tensor:
     x = batch.x.flatten(1).cpu()
     if x.is_floating_point():
         return x.double() @ _directions(x.shape[1], seed)
-    words, rows = (
-        (x > 0).double(),
-        _directions(WORDS, seed) * WORDS**0.5,
-    )  # of a text: the mean over its words
-    return (rows[x % WORDS] * words[..., None]).sum(1) / words.sum(1, keepdim=True).clamp_min(1)
+    # of a text: the mean over its words
+    is_word = (x > 0).double()
+    rows = _directions(WORDS, seed) * WORDS**0.5
+    total = (rows[x % WORDS] * is_word[..., None]).sum(1)
+    return total / is_word.sum(1, keepdim=True).clamp_min(1)
 
 
 def classes_of(y: Tensor, edges: Tensor) -> Tensor:
@@ -158,11 +174,10 @@ def noisy(counts: Tensor, scale: float, inputs: QueryInputs, question: str) -> T
     """
     if not scale:
         return counts
-    asked = [
-        question.encode(),
-        *(inputs.buffers[n].cpu().numpy().tobytes() for n in sorted(inputs.buffers)),
-    ]
-    stream = hashlib.shake_256(b"\0".join([inputs.secret, *asked])).digest(8 * counts.numel())
+    ranges = [inputs.buffers[n].cpu().numpy().tobytes() for n in sorted(inputs.buffers)]
+    key = b"\0".join([inputs.secret, question.encode(), *ranges])
+    stream = hashlib.shake_256(key).digest(8 * counts.numel())
+    # 53 bits of each 8 bytes, as a number between 0 and 1 that is neither
     uniform = (np.frombuffer(stream, "<u8") >> 11).astype(np.float64) + 0.5
     normal = torch.special.ndtri(torch.from_numpy(uniform * 2.0**-53)).reshape(counts.shape)
     return counts + (scale * normal).round().long()
@@ -170,20 +185,9 @@ def noisy(counts: Tensor, scale: float, inputs: QueryInputs, question: str) -> T
 
 def _directions(width: int, seed: int) -> Tensor:
     """Random vectors of length 1 as columns, [width, R]."""
-    drawn = generator(seed, "diagnosed directions").standard_normal((width, DIRECTIONS))
-    return torch.from_numpy(drawn / np.linalg.norm(drawn, axis=0))
+    normal = generator(seed, "diagnosed directions").standard_normal((width, DIRECTIONS))
+    return torch.from_numpy(normal / np.linalg.norm(normal, axis=0))
 
 
 def _one_class(batch: Batch) -> Tensor:
     return torch.zeros(len(batch.y), dtype=torch.int64)
-
-
-def _tally(found: list[tuple[Tensor, Tensor]], directions: int, classes: int, bins: int) -> Tensor:
-    """Count samples, [R, C, B], from batches of places [n, R] and classes [n]."""
-    counts = torch.zeros(directions * classes * bins, dtype=torch.int64)
-    first = torch.arange(directions) * classes * bins
-    for places, own in found:
-        counts += torch.bincount(
-            (first + own[:, None] * bins + places).flatten(), minlength=len(counts)
-        )
-    return counts.reshape(directions, classes, bins)

@@ -24,27 +24,26 @@ class Centralised(StagedPlan):
 
     def with_parts(self, parts: Sequence[object]) -> Centralised:
         """The reference with conditioners: `centralised + conditional`."""
-        return Centralised(
-            method=repr(self._checked(sum(map(as_method, parts), start=Method.parse(self.method))))
-        )
+        method = Method.parse(self.method)
+        for part in parts:
+            method = method + as_method(part)
+        _check_effect(method)
+        return Centralised(method=repr(method))
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
-        yield Stage(
-            "train", self._checked(Method.parse(self.method)), plan_inputs.rounds, pooled=True
-        )
+        method = Method.parse(self.method)
+        _check_effect(method)
+        yield Stage("train", method, plan_inputs.rounds, pooled=True)
 
-    def _checked(self, method: Method) -> Method:
-        """The method, if it consists of conditioners alone. Raises `UnalikeError`."""
-        if other := [
-            part
-            for part in method.parts
-            if part not in Method().parts and not isinstance(part, Conditioner)
-        ]:
+
+def _check_effect(method: Method) -> None:
+    """Raise `UnalikeError` for a part that has no effect on one client with all data: for others than conditioners."""
+    for part in method.parts:
+        if part not in Method().parts and not isinstance(part, Conditioner):
             raise UnalikeError(
-                f"centralised trains on pooled data, where {other[0]!r} has no effect; expected a conditioner, "
+                f"centralised trains on pooled data, where {part!r} has no effect; expected a conditioner, "
                 "as in 'centralised + conditional', or no method"
             )
-        return method
 
 
 @staged_plan
@@ -63,6 +62,5 @@ class ClusterOracle(StagedPlan):
                 "cluster_oracle needs the true clusters and the clients come without any; use a partition that has them "
                 "(clusters, rotation, natural(cluster=...)) or Population(..., clusters=[...])"
             )
-        yield Stage(
-            "train", Method.parse(self.method), plan_inputs.rounds, grouped(plan_inputs.clusters)
-        )
+        method = Method.parse(self.method)
+        yield Stage("train", method, plan_inputs.rounds, grouped(plan_inputs.clusters))

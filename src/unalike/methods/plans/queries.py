@@ -19,8 +19,10 @@ class LabelCounts(ClientQuery):
 
     def answer(self, inputs: QueryInputs) -> Tree:
         _, classes = inputs.model.head_size
-        counts = [torch.bincount(labels(b.y, classes), minlength=classes) for b in inputs.batches]
-        return {"counts": sum(counts, start=torch.zeros(classes, dtype=torch.int64))}
+        counts = torch.zeros(classes, dtype=torch.int64)
+        for b in inputs.batches:
+            counts = counts + torch.bincount(labels(b.y, classes), minlength=classes)
+        return {"counts": counts}
 
 
 @client_query
@@ -30,10 +32,12 @@ class MeanLoss(ClientQuery):
     name: ClassVar[str] = "mean_loss"
 
     def answer(self, inputs: QueryInputs) -> Tree:
-        total, count = torch.zeros(()), 0
+        total = torch.zeros(())
+        count = 0
         for b in inputs.batches:
             logits = inputs.model(inputs.params, b.x, buffers=inputs.buffers).logits
-            total, count = total + inputs.task.losses(logits, b.y).sum(), count + len(b.y)
+            total = total + inputs.task.losses(logits, b.y).sum()
+            count += len(b.y)
         return {"loss": total / max(count, 1)}
 
 
@@ -46,13 +50,16 @@ class FeatureStatistics(ClientQuery):
     def answer(self, inputs: QueryInputs) -> Tree:
         features, classes = inputs.model.head_size
         z, y = _features(inputs)
-        counts, mean, covariance = torch.zeros(classes), torch.zeros(classes, features), []
+        counts = torch.zeros(classes)
+        mean = torch.zeros(classes, features)
+        covariance = []
         for c in range(classes):
-            mine = z[y == c]
-            counts[c] = len(mine)
-            mean[c] = mine.mean(0) if len(mine) else 0
-            centred = mine - mean[c]
-            covariance.append(centred.T @ centred / max(len(mine) - 1, 1))
+            of_class = z[y == c]
+            n = len(of_class)
+            counts[c] = n
+            mean[c] = of_class.mean(0) if n else 0
+            centred = of_class - mean[c]
+            covariance.append(centred.T @ centred / max(n - 1, 1))
         return {"counts": counts, "mean": mean, "covariance": torch.stack(covariance)}
 
 
@@ -68,7 +75,8 @@ def labels(y: Tensor, classes: int) -> Tensor:
 def _features(inputs: QueryInputs) -> tuple[Tensor, Tensor]:
     """Features [n, D] and labels [n] of all samples, on the CPU."""
     features, classes = inputs.model.head_size
-    z, y = [torch.zeros(0, features)], [torch.zeros(0, dtype=torch.int64)]
+    z = [torch.zeros(0, features)]
+    y = [torch.zeros(0, dtype=torch.int64)]
     for b in inputs.batches:
         z.append(inputs.model.features(inputs.params, b.x, buffers=inputs.buffers).cpu())
         y.append(labels(b.y, classes))

@@ -25,7 +25,8 @@ class SimplexModel(nn.Module):
     def __init__(self, encoder: nn.Module, features: int, simplex: Tensor, scale: float):
         super().__init__()
         width, classes = simplex.shape
-        self.encoder, self.projecting = encoder, nn.Linear(features, width)
+        self.encoder = encoder
+        self.projecting = nn.Linear(features, width)
         self.scale = nn.Parameter(torch.tensor(scale))
         self.head = nn.Linear(width, classes, bias=False)
         self.head.weight = nn.Parameter(simplex.T.contiguous(), requires_grad=False)
@@ -34,7 +35,8 @@ class SimplexModel(nn.Module):
         """Logits [B, C] of `x` [B, ...]."""
         output = self.encoder(x)
         z = output.logits if isinstance(output, Output) else output
-        return self.head(self.scale * F.normalize(self.projecting(z), dim=1))
+        mu = F.normalize(self.projecting(z), dim=1)
+        return self.head(self.scale * mu)
 
 
 @staged_plan
@@ -62,35 +64,30 @@ class Fedetf(StagedPlan):
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         method = Method.parse(self.method) + BalancedSoftmax(gamma=self.gamma) + Fixed("head")
-        yield Stage(
-            "train",
-            method,
-            plan_inputs.rounds,
-            model=self.model(plan_inputs.model, plan_inputs.seed),
-        )
+        model = self.model(plan_inputs.model, plan_inputs.seed)
+        yield Stage("train", method, plan_inputs.rounds, model=model)
 
     def model(self, model: Model, run: int) -> Model:
         """The run's model under the simplex."""
         features, classes = model.head_size
         width = max(features, classes) if self.width is None else self.width
         if model.takes_context or not 2 <= classes <= width:
-            reason = (
-                "facts of its client"
-                if model.takes_context
-                else f"{classes} classes and a width of {width}"
-            )
+            reason = f"{classes} classes and a width of {width}"
+            if model.takes_context:
+                reason = "facts of its client"
             raise UnalikeError(
                 f"fedetf found a model with {reason}; expected one whose only input is the samples, and 2 classes or more "
                 "with at least as large a width"
             )
         with seeds.isolated(seeds.number(run, "fedetf")):
-            made = SimplexModel(
-                model.encoder(model.params, model.buffers),
-                features,
-                simplex(width, classes),
-                self.scale,
+            module = SimplexModel(
+                encoder=model.encoder(model.params, model.buffers),
+                features=features,
+                simplex=simplex(width, classes),
+                scale=self.scale,
             )
-        return Model(made.to(next(iter(model.params.values()))))
+        like = next(iter(model.params.values()))
+        return Model(module.to(like))
 
 
 def simplex(width: int, classes: int) -> Tensor:

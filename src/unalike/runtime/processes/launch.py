@@ -37,14 +37,16 @@ from unalike.training.client.client_update import initial_client_state
 
 PATIENCE = 20.0
 """Seconds of training in one process above which a run gets several."""
-GAIN = 1.25
+MIN_GAIN = 1.25
 """Speed of the processes over that of one from which on they pay, since their clients are not always shared out evenly."""
 
 
 @contextmanager
 def backend_here(run_config: RunConfig) -> Iterator[LocalBackend]:
     """The backend of a run on this machine: this process, or several, which leave when the run ends."""
-    worker_pool, count = join_pool(run_config.device, _nccl(run_config)), None
+    # The processes of torchrun are there already. Without it, this one may start others.
+    worker_pool = join_pool(run_config.device, _nccl(run_config))
+    count = None
     if worker_pool is None:
         count = _processes(run_config)
         if count is not None and count > 1:
@@ -55,6 +57,8 @@ def backend_here(run_config: RunConfig) -> Iterator[LocalBackend]:
         with threads_for(run_config.model, alone=count is None):
             yield LocalBackend(run_config.here())
         return
+
+    # A run gives its clients' states back before the processes that keep them leave.
     try:
         backend = ProcessBackend(run_config.here(worker_pool.place), worker_pool)
         with threads_for(run_config.model, alone=False):
@@ -89,7 +93,8 @@ def follow_leader(run_configs: Sequence[RunConfig]) -> None:
             ) from None
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # an ordinary exit can abort: the threads of gloo may still wait for the leader
+    # an ordinary exit can abort: the threads of gloo may still wait for the leader
+    os._exit(0)
 
 
 def require_folder(run_config: RunConfig, out: str | Path | None) -> None:
@@ -97,9 +102,10 @@ def require_folder(run_config: RunConfig, out: str | Path | None) -> None:
     if out is not None or not launched_by_torchrun() or all_on_this_machine():
         return
     for stage in run_config.outline:
-        if isinstance(stage, Stage) and initial_client_state(
-            stage.method, replace(run_config.settings, model=stage.model or run_config.model)
-        ):
+        if not isinstance(stage, Stage):
+            continue
+        settings = replace(run_config.settings, model=stage.model or run_config.model)
+        if initial_client_state(stage.method, settings):
             raise UnalikeError(
                 f"clients of {stage.method!r} keep a state, and no folder is known that all machines see; give one by out="
             )
@@ -119,10 +125,13 @@ def _processes(run_config: RunConfig) -> int | None:
     shared = _pool_to_share(run_config)
     if shared is None:
         return None
+    client_pool, clients = shared
     idle = max(1, idle_cores())
+    if idle == 1:
+        return idle
     with threads_for(run_config.model, alone=False):
-        pays = idle == 1 or share_gain(*shared, run_config.options.rounds, idle) >= GAIN
-    return idle if pays else None
+        gain = share_gain(client_pool, clients, run_config.options.rounds, idle)
+    return idle if gain >= MIN_GAIN else None
 
 
 def _nccl(run_config: RunConfig) -> bool:
@@ -137,7 +146,8 @@ def _distributed(run_config: RunConfig) -> Call | None:
     if call.name not in ("distributed", "auto"):
         return None
     strange = set(call.parameters) - {"workers", "inner", "nccl"}
-    workers, nccl = call.parameters.get("workers", 1), call.parameters.get("nccl", False)
+    workers = call.parameters.get("workers", 1)
+    nccl = call.parameters.get("nccl", False)
     if strange or type(workers) is not int or workers < 1 or type(nccl) is not bool:
         raise UnalikeError(
             f"executor {call}: expected 'distributed(workers=2)', or with inner='loop' or 'batched' in each of them, or with "
@@ -151,22 +161,22 @@ def _pool_to_share(run_config: RunConfig) -> tuple[ClientPool, int] | None:
 
     Compiled loops train on all cores from within one process, without messages.
     """
+    # A process that is itself a worker, as one of a tuning, may have no children.
     stage = next(steps_of(run_config.plan, run_config.plan_inputs))
-    alone = (
+    stays_alone = (
         sys.platform != "linux"
         or run_config.device.type != "cpu"
         or multiprocessing.current_process().daemon
     )
-    if alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
+    if stays_alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
         return None
     settings = replace(
         run_config.settings,
         model=stage.model or run_config.model,
         work=stage.method.local_work(run_config.work),
     )
-    count = cohort_size(
-        run_config.options.participation, int(np.count_nonzero(run_config.population.sizes))
-    )
+    clients = int(np.count_nonzero(run_config.population.sizes))
+    count = cohort_size(run_config.options.participation, clients)
     client_pool = ClientPool(stage.method, settings, run_config.population, ClientStates({}))
     if count == 1 or Batched(client_pool).uses_compiled_loops:
         return None

@@ -31,9 +31,11 @@ from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import RoundResult
 from unalike.training.client.client_states import ClientStates
 
-SHARED, OWN = "score", "score own"
-"""Questions to worker processes: score your part of the samples with a shared model, or your clients' own models."""
-PAYS = 1000
+SHARED = "score"
+"""Question to worker processes: score your part of the samples with a shared model."""
+OWN = "score own"
+"""Question to worker processes: score your clients' own models."""
+MIN_SHARED_SAMPLES = 1000
 """Number of samples above which each process of a run scores a part of them."""
 
 
@@ -97,10 +99,10 @@ class ProcessStage(LocalStage):
             assert isinstance(executor, Distributed)
             question = {"do": OWN, "splits": splits, "state": group.state._asdict()}
             mine, others = executor.ask(broadcast, ids, group.accepted, question)
-            yield self.evaluator.scores(
-                splits, one_by_one(group.personal_models(mine, broadcast, executor.inner))
-            )
-            yield from (received(self.worker_pool.answer(rank)) for rank in others)
+            models = group.personal_models(mine, broadcast, executor.inner)
+            yield self.evaluator.scores(splits, one_by_one(models))
+            for rank in others:
+                yield received(self.worker_pool.answer(rank))
 
     def _evaluator(self) -> Evaluator:
         return ProcessEvaluator(self.run_config, self.worker_pool)
@@ -108,10 +110,11 @@ class ProcessStage(LocalStage):
     def _client_states(
         self, folder: Path | None, stage: Stage, settings: StageSettings, source: Population
     ) -> ClientStates:
-        place = {"stage": settings.stage, "group": settings.group}
-        costs = client_costs(stage.method, settings.work, source.sizes)
         return SharedClientStates(
-            super()._client_states(folder, stage, settings, source), self.worker_pool, place, costs
+            super()._client_states(folder, stage, settings, source),
+            self.worker_pool,
+            place={"stage": settings.stage, "group": settings.group},
+            costs=client_costs(stage.method, settings.work, source.sizes),
         )
 
     def _executor(self, group: ModelGroup) -> Executor:
@@ -138,24 +141,35 @@ class ProcessEvaluator(Evaluator):
             return super().measured(protocol, models, result)
         assert isinstance(models, ProcessStage)
         splits = self.splits_of(protocol)
-        parts = [*models.own_models(clients_shown, splits)]
-        scores = {split: [scores for part in parts for scores in part[split]] for split in splits}
+        scores: SplitScores = {split: [] for split in splits}
+        for part in models.own_models(clients_shown, splits):
+            for split in splits:
+                scores[split] += part[split]
         return self.measures(splits, scores, clients_shown)
 
     def scores_of(self, predict: Predict, split: str, clients: Sequence[int]) -> Scores:
-        rows, pool = self.splits[split].of(clients), self.worker_pool
-        if len(clients) == 1 or len(rows[0]) < PAYS or not isinstance(predict, SharedModel):
+        pool = self.worker_pool
+        rows = self.splits[split].of(clients)
+        if (
+            len(clients) == 1
+            or len(rows[0]) < MIN_SHARED_SAMPLES
+            or not isinstance(predict, SharedModel)
+        ):
             return self.score(predict, split, rows)
+        # The others begin before this process does its own part, and are heard afterwards.
         others = range(1, pool.size)
-        values = {"params": predict.params, "buffers": predict.buffers}
-        pool.tell(
-            {"do": SHARED, "splits": {TEST: split}, "clients": torch.tensor(clients), **values},
-            others,
-        )
-        mine = self.score(predict, split, part_of(rows, pool.rank, pool.size))
-        return Scores.join(
-            [mine, *(scores for rank in others for scores in received(pool.answer(rank))[TEST])]
-        )
+        question: Message = {
+            "do": SHARED,
+            "splits": {TEST: split},
+            "clients": torch.tensor(clients),
+            "params": predict.params,
+            "buffers": predict.buffers,
+        }
+        pool.tell(question, others)
+        scores = [self.score(predict, split, part_of(rows, pool.rank, pool.size))]
+        for rank in others:
+            scores += received(pool.answer(rank))[TEST]
+        return Scores.join(scores)
 
 
 def received(message: Message) -> SplitScores:

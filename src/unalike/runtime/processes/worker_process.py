@@ -18,7 +18,9 @@ from unalike.engine.base import ClientPool
 from unalike.engine.multiprocess.distributed import (
     KEEPING,
     accepted_rounds,
-    as_plain,
+    plain_sums,
+    plain_updates,
+    restored_weights,
     to_pool_device,
 )
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
@@ -30,27 +32,36 @@ from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.evaluation import SplitScores, one_by_one
 from unalike.runtime.stages.local_backend import LocalStage
 from unalike.runtime.stages.model_group import ModelGroup
-from unalike.training.server.aggregation import StreamingSum, SumWeights, UpdateBuffer
+from unalike.training.server.kept_updates import UpdateBuffer
+from unalike.training.server.summed_updates import StreamingSum
 
 
 def serve(run_config: RunConfig, worker_pool: WorkerPool) -> None:
     """Follow the leader until the run ends."""
+
+    def make_worker() -> Worker:
+        return Worker(run_config.here(worker_pool.place), worker_pool)
+
     with threads_for(run_config.model, alone=False):
-        follow(worker_pool, lambda: Worker(run_config.here(worker_pool.place), worker_pool))
+        serve_leader(worker_pool, make_worker)
 
 
-def follow(worker_pool: WorkerPool, make: Callable[[], Worker]) -> None:
+def serve_leader(worker_pool: WorkerPool, make: Callable[[], Worker]) -> None:
     """The event loop.
 
     Whatever fails, the process stays until the run ends, and the error is the answer to the next question: a process that exits
     while others connect makes them fail with an error of the transport.
     """
-    worker, failure = None, ""
+    worker = None
+    failure = ""
     try:
         worker = make()
     except Exception as error:
         failure = _explained(error)
-    while (message := worker_pool.hear())["do"] != "end":
+    while True:
+        message = worker_pool.hear()
+        if message["do"] == "end":
+            return
         is_asked = worker_pool.rank in message["asked"]
         try:
             if failure or worker is None:
@@ -74,12 +85,14 @@ class Worker:
     """The place of a worker process in the run's plan."""
 
     def __init__(self, run_config: RunConfig, worker_pool: WorkerPool):
-        self.run_config, self.rank, self.size = run_config, worker_pool.rank, worker_pool.size
+        self.run_config = run_config
+        self.rank = worker_pool.rank
+        self.size = worker_pool.size
         self._steps = steps_of(run_config.plan, run_config.plan_inputs)
-        self._step, self._index = next(self._steps, None), 0
-        self._stages: dict[
-            int, LocalStage
-        ] = {}  # also those that are over: a checkpoint holds their client states
+        self._step = next(self._steps, None)
+        self._index = 0
+        self._stages: dict[int, LocalStage] = {}
+        """Also those that are over: a checkpoint holds their client states."""
 
     # announcements
 
@@ -92,7 +105,8 @@ class Worker:
         self._stages[self._index].build_executors(Choice(message["executor"], "as the leader says"))
 
     def end_step(self, message: Message) -> None:
-        self._step, self._index = next_step(self._steps, _outcome(message)), self._index + 1
+        self._step = next_step(self._steps, _outcome(message))
+        self._index += 1
 
     # questions
 
@@ -105,21 +119,17 @@ class Worker:
 
     def score(self, stage: LocalStage, message: Message) -> Message:
         """The scores of a shared model on a part of the samples."""
-        evaluator, x = stage.evaluator, self.run_config.population.x
-        params, buffers = (
-            {n: t.to(x.device) for n, t in message[v].items()} for v in ("params", "buffers")
-        )
-        predict, clients = (
-            SharedModel(stage.state.settings.model, params, buffers),
-            message["clients"].tolist(),
-        )
-        rows = {
-            i: part_of(evaluator.splits[s].of(clients), self.rank, self.size)
-            for i, s in message["splits"].items()
-        }
-        return _sent(
-            {i: [evaluator.score(predict, s, rows[i])] for i, s in message["splits"].items()}
-        )
+        evaluator = stage.evaluator
+        device = self.run_config.population.x.device
+        params = {name: t.to(device) for name, t in message["params"].items()}
+        buffers = {name: t.to(device) for name, t in message["buffers"].items()}
+        predict = SharedModel(stage.state.settings.model, params, buffers)
+        clients = message["clients"].tolist()
+        scores = {}
+        for name, split in message["splits"].items():
+            rows = part_of(evaluator.splits[split].of(clients), self.rank, self.size)
+            scores[name] = [evaluator.score(predict, split, rows)]
+        return _scores_message(scores)
 
     def score_own(self, stage: LocalStage, message: Message) -> Message:
         """The scores of the own models of the clients whose states are here."""
@@ -128,22 +138,22 @@ class Worker:
         group.accepted = accepted_rounds(message)
         broadcast = message["broadcast"] and _broadcast(message, group.client_pool)
         models = group.personal_models(self._mine(message), broadcast)
-        return _sent(stage.evaluator.scores(message["splits"], one_by_one(models)))
+        return _scores_message(stage.evaluator.scores(message["splits"], one_by_one(models)))
 
     def feed(self, stage: LocalStage, message: Message) -> Message:
         """The updates of this process's clients, or their sums."""
-        group, ids, accepted = _group(stage, message), self._mine(message), accepted_rounds(message)
+        group = _group(stage, message)
+        ids = self._mine(message)
+        accepted = accepted_rounds(message)
         broadcast = _broadcast(message, group.executor.client_pool)
-        if message["shares"] is None:
-            stack = UpdateBuffer(ids)
-            group.executor.feed(broadcast, ids, accepted, stack)
-            return {"taken": as_plain(stack.taken)}
-        clients, *factors = message["shares"]
-        shares = SumWeights(tuple(clients), *factors)
-        total = StreamingSum(group.method, broadcast, shares, group.settings.buffers)
+        if message["weights"] is None:
+            buffer = UpdateBuffer(ids)
+            group.executor.feed(broadcast, ids, accepted, buffer)
+            return plain_updates(buffer)
+        weights = restored_weights(message["weights"])
+        total = StreamingSum(group.method, broadcast, weights, group.settings.buffers)
         group.executor.feed(broadcast, ids, accepted, total)
-        sums = total.sums
-        return {"sums": vars(sums) | {"taken": as_plain(sums.taken)}}
+        return plain_sums(total.updates)
 
     def tune(self, stage: LocalStage, message: Message) -> Message:
         """The fine-tuned model of a client."""
@@ -194,7 +204,7 @@ def _broadcast(message: Message, client_pool: ClientPool) -> Broadcast:
     return Broadcast(**to_pool_device(message["broadcast"], client_pool))
 
 
-def _sent(scores: SplitScores) -> Message:
+def _scores_message(scores: SplitScores) -> Message:
     return {"scores": {split: Scores.join(parts).tensors for split, parts in scores.items()}}
 
 

@@ -7,7 +7,7 @@ depend on how the neurons correspond; `matched` renumbers each client's neurons 
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 
-SWEEPS = 20
+MAX_SWEEPS = 20
 """Passes over the hidden layers, at most; with one hidden layer the first one is exact."""
 
 
@@ -31,29 +31,30 @@ def matched(update: Tree, params: Tree) -> tuple[Tree, Tensor] | None:
     layers = _chain(params)
     if layers is None:
         return None
-    clients, moved = [], []
+    clients = []
+    moved = []
     for k in range(len(next(iter(update.values())))):
-        own = {name: params[name] + update[name][k] for name in params}
-        places = _places(own, params, layers)
-        clients.append(_renumbered(own, layers, places))
+        trained = {name: params[name] + update[name][k] for name in params}
+        places = _places(trained, params, layers)
+        clients.append(_renumbered(trained, layers, places))
         changed = [(place != torch.arange(len(place))).double().mean() for place in places]
         moved.append(torch.stack(changed).mean())
-    return {
-        name: torch.stack([own[name] for own in clients]) - params[name] for name in params
-    }, torch.stack(moved)
+    renumbered = {}
+    for name, received in params.items():
+        renumbered[name] = torch.stack([client[name] for client in clients]) - received
+    return renumbered, torch.stack(moved)
 
 
 def _chain(params: Tree) -> list[str] | None:
     """The names of the linear layers, in order, if the parameters are nothing else and there are two or more of them."""
-    names = [name.removesuffix(".weight") for name in params if name.endswith(".weight")]
-    widths = [params[f"{name}.weight"].shape for name in names]
-    known = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
-    is_chain = all(len(shape) == 2 for shape in widths) and set(params) <= known
-    return (
-        names
-        if is_chain and len(names) > 1 and all(a[0] == b[1] for a, b in pairwise(widths))
-        else None
-    )
+    layers = [name.removesuffix(".weight") for name in params if name.endswith(".weight")]
+    shapes = [params[f"{layer}.weight"].shape for layer in layers]
+    of_layers = {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
+    are_linear = all(len(shape) == 2 for shape in shapes) and set(params) <= of_layers
+    if not are_linear or len(layers) < 2:
+        return None
+    are_joined = all(before[0] == after[1] for before, after in pairwise(shapes))
+    return layers if are_joined else None
 
 
 def _places(own: Tree, params: Tree, layers: list[str]) -> list[Tensor]:
@@ -61,28 +62,29 @@ def _places(own: Tree, params: Tree, layers: list[str]) -> list[Tensor]:
     from scipy.optimize import linear_sum_assignment
 
     places = [torch.arange(len(params[f"{name}.weight"])) for name in layers[:-1]]
-    for _ in range(SWEEPS):
+    for _ in range(MAX_SWEEPS):
         before = [place.clone() for place in places]
         for i, (name, after) in enumerate(pairwise(layers)):
-            others = [
-                place if j != i else torch.arange(len(place)) for j, place in enumerate(places)
-            ]
+            # the other layers as they are numbered by now, this one as the client has it
+            neurons = len(places[i])
+            others = [*places]
+            others[i] = torch.arange(neurons)
             theirs = _renumbered(own, layers, others)
-            alike = sum(
-                params[key].reshape(len(places[i]), -1) @ theirs[key].reshape(len(places[i]), -1).T
-                for key in (f"{name}.weight", f"{name}.bias")
-                if key in params
-            )
+            alike: Tensor | int = 0
+            for key in (f"{name}.weight", f"{name}.bias"):
+                if key in params:
+                    model_rows = params[key].reshape(neurons, -1)
+                    alike = alike + model_rows @ theirs[key].reshape(neurons, -1).T
             alike = alike + params[f"{after}.weight"].T @ theirs[f"{after}.weight"]
-            places[i] = torch.as_tensor(
-                linear_sum_assignment(alike.double().cpu().numpy(), maximize=True)[1]
-            )
+            _, best = linear_sum_assignment(alike.double().cpu().numpy(), maximize=True)
+            places[i] = torch.as_tensor(best)
         if all(torch.equal(a, b) for a, b in zip(before, places)):
             break
     return places
 
 
 def _renumbered(own: Tree, layers: list[str], places: list[Tensor]) -> Tree:
+    """The parameters with the neurons of each hidden layer at other places: rows of a layer, columns of the next."""
     found = dict(own)
     for name, after, place in zip(layers, layers[1:], places):
         for key in (f"{name}.weight", f"{name}.bias"):
@@ -101,13 +103,13 @@ def moments(update: Tree, params: Tree) -> Iterator[Entry]:
     `skewness`: mean over parameters of |m3| / m2^1.5, of those that differ between clients. `cv`: median over parameters of the
     coefficient of variation sd / |mean|. `squared_deviation`: mean over parameters of m2.
     """
-    every = [
-        _moments([update[name] for name in names], [params[name] for name in names])
-        for names in tree.layers(update)
-    ]
-    for names, found in zip(tree.layers(update), every):
-        yield from ({"layer": names[0], **entry} for entry in _summary(*found))
-    yield from _summary(*(torch.cat(columns) for columns in zip(*every)))
+    of_layers = []
+    for names in tree.layers(update):
+        of_layer = _moments([update[name] for name in names], [params[name] for name in names])
+        of_layers.append(of_layer)
+        for entry in _summary(of_layer):
+            yield {"layer": names[0], **entry}
+    yield from _summary(_joined(of_layers))
 
 
 def matched_moments(update: Tree, params: Tree, ids: tuple[int, ...]) -> Iterator[Entry]:
@@ -119,14 +121,10 @@ def matched_moments(update: Tree, params: Tree, ids: tuple[int, ...]) -> Iterato
     found = matched(update, params)
     if found is not None:
         renumbered, moved = found
-        yield from (
-            {**entry, "quantity": f"matched_{entry['quantity']}"}
-            for entry in moments(renumbered, params)
-        )
-        yield from (
-            {"quantity": "moved", "client": k, "value": value}
-            for k, value in zip(ids, moved.tolist())
-        )
+        for entry in moments(renumbered, params):
+            yield {**entry, "quantity": f"matched_{entry['quantity']}"}
+        for client, share in zip(ids, moved.tolist()):
+            yield {"quantity": "moved", "client": client, "value": share}
 
 
 def entries(
@@ -136,10 +134,13 @@ def entries(
 
     The quantity is `parameter`, the layer `NAME[i]`, the client -1 for the server.
     """
-    for name in (name for name in update if re.search(layers, name)):
+    for name in update:
+        if not re.search(layers, name):
+            continue
         start = before[name].flatten()[:first]
-        theirs = (start + update[name].flatten(1)[:, :first]).tolist()
-        for client, values in zip((*ids, -1), (*theirs, after[name].flatten()[:first].tolist())):
+        of_clients = (start + update[name].flatten(1)[:, :first]).tolist()
+        of_server = after[name].flatten()[:first].tolist()
+        for client, values in zip((*ids, -1), (*of_clients, of_server)):
             for i, value in enumerate(values):
                 yield {
                     "quantity": "parameter",
@@ -149,22 +150,41 @@ def entries(
                 }
 
 
-def _moments(updates: list[Tensor], params: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance and |skewness| over clients of M parameters, [M] each; the skewness of equal values is NaN."""
+class _Moments(NamedTuple):
+    """Moments over clients of M parameters, [M] each; the skewness of equal values is NaN."""
+
+    mean: Tensor
+    variance: Tensor
+    skewness: Tensor
+
+
+def _moments(updates: list[Tensor], params: list[Tensor]) -> _Moments:
+    """The moments of the parameters of one layer, as clients have them after local training."""
     found = []
-    for u, w in zip(updates, params):
-        rows = u.flatten(1).double()
+    for update, received in zip(updates, params):
+        rows = update.flatten(1).double()
         mean = rows.mean(0)
-        apart = torch.where(rows.amax(0) > rows.amin(0), rows - mean, 0.0)
-        variance = apart.square().mean(0)
-        found.append(
-            (w.flatten().double() + mean, variance, (apart.pow(3).mean(0) / variance**1.5).abs())
-        )
-    mean, variance, skewness = (torch.cat(columns).cpu() for columns in zip(*found))
-    return mean, variance, skewness
+        # exactly 0 where all are equal, which rounding of the mean would hide
+        deviation = torch.where(rows.amax(0) > rows.amin(0), rows - mean, 0.0)
+        variance = deviation.square().mean(0)
+        skewness = (deviation.pow(3).mean(0) / variance**1.5).abs()
+        found.append(_Moments(received.flatten().double() + mean, variance, skewness))
+    mean, variance, skewness = _joined(found)
+    return _Moments(mean.cpu(), variance.cpu(), skewness.cpu())
 
 
-def _summary(mean: Tensor, variance: Tensor, skewness: Tensor) -> Iterator[Entry]:
+def _joined(moments: list[_Moments]) -> _Moments:
+    return _Moments(
+        mean=torch.cat([one.mean for one in moments]),
+        variance=torch.cat([one.variance for one in moments]),
+        skewness=torch.cat([one.skewness for one in moments]),
+    )
+
+
+def _summary(moments: _Moments) -> Iterator[Entry]:
+    """The three numbers that stand for the moments of all parameters."""
+    mean, variance, skewness = moments
+    coefficients = variance.sqrt() / mean.abs()
     yield {"quantity": "skewness", "value": float(skewness.nanmean())}
-    yield {"quantity": "cv", "value": float((variance.sqrt() / mean.abs())[mean != 0].median())}
+    yield {"quantity": "cv", "value": float(coefficients[mean != 0].median())}
     yield {"quantity": "squared_deviation", "value": float(variance.mean())}

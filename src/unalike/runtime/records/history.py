@@ -43,8 +43,11 @@ class History:
         clients: list[Row] | None = None,
         columns: Columns = NO_COLUMNS,
     ):
-        self.rows, self.client_rows, self.columns = rounds or [], clients or [], columns
-        """The rows of `rounds` and of `clients`, oldest first."""
+        self.rows = rounds or []
+        """The rows of `rounds`, oldest first."""
+        self.client_rows = clients or []
+        """The rows of `clients`, oldest first."""
+        self.columns = columns
 
     def add(self, row: Row, clients: list[Row]) -> None:
         """Append a round."""
@@ -54,11 +57,11 @@ class History:
     @property
     def last_clients(self) -> list[Row]:
         """The rows of `clients` that belong to the newest round; none where it was not evaluated."""
-        number, clients = self.last["round"], self.client_rows
-        first = next(
-            (i for i in range(len(clients), 0, -1) if clients[i - 1]["round"] != number), 0
-        )
-        return clients[first:]
+        number = self.last["round"]
+        first = len(self.client_rows)
+        while first > 0 and self.client_rows[first - 1]["round"] == number:
+            first -= 1
+        return self.client_rows[first:]
 
     @property
     def rounds(self) -> pd.DataFrame:
@@ -159,8 +162,8 @@ class History:
             write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
 
     @classmethod
-    def load(cls, folder: Path, plain: str, until: int | None = None) -> History:
-        """Read a saved history, up to and including round `until`; `plain`: the first protocol of the run.
+    def load(cls, folder: Path, until: int | None = None) -> History:
+        """Read a saved history, up to and including round `until`.
 
         Raises `DamagedRun` for a missing or damaged table, and for one that lacks a round.
         """
@@ -183,15 +186,14 @@ class History:
                 "folder"
             )
         kept = [t if until is None or t.empty else t[t["round"] <= until] for t in tables]
-        rounds, clients = (
-            cast(
-                list[Row],
-                t.drop(columns=[c for c in t if str(c).endswith("selected")]).to_dict("records"),
-            )
-            for t in kept
-        )
-        names = [name for table in tables for name in table]
-        return cls(rounds, clients, Columns.load(folder, names, plain))
+        rounds, clients = (_rows_of(table) for table in kept)
+        return cls(rounds, clients, Columns.load(folder))
+
+
+def _rows_of(table: pd.DataFrame) -> list[Row]:
+    """The rows of a table, without marks of selected rounds: these are made again when a run ends."""
+    marks = [column for column in table if str(column).endswith("selected")]
+    return cast(list[Row], table.drop(columns=marks).to_dict("records"))
 
 
 def last_stage(rows: Iterable[Row]) -> int:

@@ -39,21 +39,21 @@ class Profile:
     """
 
     def __init__(self, rounds: int):
-        os.environ.setdefault(
-            "KINETO_LOG_LEVEL", "99"
-        )  # otherwise the profiler logs its start and end to the terminal
-        kinds = [
-            ProfilerActivity.CPU,
-            *([ProfilerActivity.CUDA] if torch.cuda.is_available() else []),
-        ]
+        # otherwise the profiler logs its start and end to the terminal
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        kinds = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            kinds.append(ProfilerActivity.CUDA)
         first = 1 if rounds > 1 else 0
         active = max(1, min(ROUNDS, rounds - first))
         self._torch = profile(
             activities=kinds, schedule=schedule(wait=0, warmup=first, active=active, repeat=1)
         )
         self._torch.on_trace_ready = self._ready
-        self._first, self._reported = first, 0
-        self.rounds, self.seconds = 0, dict.fromkeys(PARTS, 0.0)
+        self._first = first
+        self._reported = 0
+        self.rounds = 0
+        self.seconds = dict.fromkeys(PARTS, 0.0)
 
     def watching(self, progress: ProgressCallback) -> ProgressCallback:
         """A progress callback that calls `progress` and marks the end of a round for the profiler."""
@@ -92,9 +92,8 @@ class Profile:
             if e.name.startswith((PREFIX, STEP)) and e.device_type == torch.autograd.DeviceType.CPU
         ]
         steps = sorted(s.end for s in found if s.name.startswith(STEP))
-        rounds = steps[
-            : max(0, self._reported - self._first)
-        ]  # the step in which the run ended is not a round
+        # the step in which the run ended is not a round
+        rounds = steps[: max(0, self._reported - self._first)]
         over = max(rounds, default=0.0)
         self.rounds = len(rounds)
         for name, seconds in by_part(s for s in found if s.end <= over).items():

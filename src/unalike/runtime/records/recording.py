@@ -9,9 +9,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from unalike.core.views import Cohort, ServerState
 from unalike.methods.method import Method
 from unalike.methods.notes import notes_to
 from unalike.runtime.records.client_values import Entry, entries, matched_moments, moments
-from unalike.training.server.aggregation import decode_updates
+from unalike.training.server.updates import decode_updates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,13 +133,10 @@ def _options(call: spec.Call, given: str) -> dict[str, Any]:
             raise UnalikeError(f"record={given!r}: {call.name} takes no options")
         return {call.name: True}
     pattern, count = COUNTED[call.name]
-    layers, number = options.pop("layers", ""), options.get(count, 1)
-    if (
-        not isinstance(layers, str)
-        or set(options) - {count}
-        or not isinstance(number, int)
-        or number < 1
-    ):
+    layers = options.pop("layers", "")
+    number = options.get(count, 1)
+    is_count = isinstance(number, int) and number >= 1
+    if not isinstance(layers, str) or set(options) - {count} or not is_count:
         raise UnalikeError(
             f"record={given!r}: expected {call.name}(layers='PATTERN', {count}=10), where the pattern is found in names of "
             "parameters"
@@ -157,19 +153,23 @@ class RoundRecords:
     entries: list[Entry] = field(default_factory=list)
     parameters: dict[int, dict[int, Tree]] = field(default_factory=dict)
     """Round -> client -> its parameters after local training; in a folder they are files instead."""
-    _noted: list[tuple[str, str, Any, str, str]] = field(default_factory=list)
+    _notes: list[tuple[str, str, Any, str, str]] = field(default_factory=list)
     _seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def listen(self) -> Iterator[None]:
         """Collect the notes of the server half of a round, and its seconds."""
-        self._noted, self._seconds = [], {}
-        wanted = self.recording
-        with (
-            notes_to(lambda *note: self._noted.append(note)) if wanted.server else nullcontext(),
-            timed(self._seconds) if wanted.time else nullcontext(),
-        ):
+        self._notes = []
+        self._seconds = {}
+        with ExitStack() as stack:
+            if self.recording.server:
+                stack.enter_context(notes_to(self._take_note))
+            if self.recording.time:
+                stack.enter_context(timed(self._seconds))
             yield
+
+    def _take_note(self, *note: Any) -> None:
+        self._notes.append(note)
 
     def round(
         self,
@@ -183,7 +183,8 @@ class RoundRecords:
         cohorts = {
             group: _decoded(method, cohort, before[group]) for group, cohort in cohorts.items()
         }
-        found = [*self._notes({group: cohort.ids for group, cohort in cohorts.items()})]
+        ids = {group: cohort.ids for group, cohort in cohorts.items()}
+        found = [*self._note_entries(ids)]
         if self.recording.time:
             found.append(
                 {"quantity": "aggregation_seconds", "value": self._seconds.get(AGGREGATION, 0.0)}
@@ -192,17 +193,18 @@ class RoundRecords:
             entries = self._of_group(cohort, before[group].params, after[group].params)
             found += [{"group": group} | entry for entry in entries]
         if self.recording.layers is not None and number % self.recording.every == 0:
-            trained = (
-                self._trained(cohort, before[group].params) for group, cohort in cohorts.items()
-            )
-            self._keep(number, dict(chain.from_iterable(trained)))
+            trained: dict[int, Tree] = {}
+            for group, cohort in cohorts.items():
+                trained |= self._trained(cohort, before[group].params)
+            self._keep(number, trained)
         if self.recording.hook is not None:
             found += self.recording.hook(number, cohorts, before, after)
         self.entries += [COLUMNS | entry | {"round": number} for entry in found]
 
     def _of_group(self, cohort: Cohort, before: Tree, after: Tree) -> Iterator[Entry]:
         """Numbers about the model of a group, its clients' updates, and the values of single parameters at the clients."""
-        wanted, ids = self.recording, tuple(cohort.ids)
+        wanted = self.recording
+        ids = tuple(cohort.ids)
         if wanted.server:
             yield from _steps(before, after)
         if not cohort.stacked.update:
@@ -218,24 +220,28 @@ class RoundRecords:
         if wanted.entries is not None:
             yield from entries(cohort.update, before, after, ids, wanted.entries, wanted.first)
 
-    def _notes(self, ids: dict[str, tuple[int, ...]]) -> Iterator[Entry]:
+    def _note_entries(self, ids: dict[str, tuple[int, ...]]) -> Iterator[Entry]:
         """The notes of a round; `ids` are the clients of each group, in the order of a noted vector."""
-        for group, quantity, value, part, layer in self._noted:
+        for group, quantity, value, part, layer in self._notes:
             about: Entry = {"group": group, "part": part, "quantity": quantity, "layer": layer}
             numbers = torch.as_tensor(value)
-            clients = ids.get(group, ()) if numbers.dim() else ()
             values = numbers.detach().double().flatten().tolist()
-            for client, number in zip(
-                clients if len(clients) == len(values) else [-1] * len(values), values
-            ):
+            clients = ids.get(group, ())
+            if not numbers.dim() or len(clients) != len(values):
+                clients = (-1,) * len(values)  # about the server, not one of the clients each
+            for client, number in zip(clients, values):
                 yield about | {"client": client, "value": number}
 
-    def _trained(self, cohort: Cohort, params: Tree) -> Iterator[tuple[int, Tree]]:
-        """Each client with its parameters after local training, of the layers that are kept."""
+    def _trained(self, cohort: Cohort, params: Tree) -> dict[int, Tree]:
+        """Client -> its parameters after local training, of the layers that are kept."""
         pattern = re.compile(self.recording.layers or "")
-        chosen = [name for name in cohort.stacked.update if pattern.search(name)]
-        for i, client in enumerate(cohort.ids if chosen else ()):
-            yield client, {name: (params[name] + cohort.update[name][i]).cpu() for name in chosen}
+        names = [name for name in cohort.stacked.update if pattern.search(name)]
+        found: dict[int, Tree] = {}
+        if not names:
+            return found
+        for i, client in enumerate(cohort.ids):
+            found[client] = {name: (params[name] + cohort.update[name][i]).cpu() for name in names}
+        return found
 
     def _keep(self, number: int, trained: dict[int, Tree]) -> None:
         """Keep the clients' parameters after a round, if there are any."""
@@ -260,25 +266,25 @@ class RoundRecords:
     def read_parameters(self) -> dict[int, dict[int, Tree]]:
         """Round -> client -> its parameters after local training, from memory or from the folder."""
         found = dict(self.parameters)
-        for path in (
-            sorted((self.folder / FOLDER).glob("round-*.safetensors"))
-            if self.folder is not None
-            else ()
-        ):
-            own = found.setdefault(int(path.stem.removeprefix("round-")), {})
-            for name, value in read_tensors(path)[0].items():
+        if self.folder is None:
+            return found
+        for path in sorted((self.folder / FOLDER).glob("round-*.safetensors")):
+            clients = found.setdefault(int(path.stem.removeprefix("round-")), {})
+            tensors, _ = read_tensors(path)
+            for name, value in tensors.items():
                 client, _, parameter = name.partition("/")
-                own.setdefault(int(client), {})[parameter] = value
+                clients.setdefault(int(client), {})[parameter] = value
         return found
 
     def save(self) -> None:
         """Write the table into the folder, atomically."""
-        if self.folder is not None:
-            buffer = io.BytesIO()
-            self.table.astype(
-                dict.fromkeys(("group", "part", "quantity", "layer"), "category")
-            ).to_parquet(buffer, index=False)
-            write_bytes(self.folder / FILE, buffer.getvalue())
+        if self.folder is None:
+            return
+        # categories, since few words fill these columns
+        texts = dict.fromkeys(("group", "part", "quantity", "layer"), "category")
+        buffer = io.BytesIO()
+        self.table.astype(texts).to_parquet(buffer, index=False)
+        write_bytes(self.folder / FILE, buffer.getvalue())
 
     def load(self, until: int) -> None:
         """Read the entries of the folder up to and including round `until`. Raises `UnalikeError` for a damaged table."""
@@ -318,10 +324,8 @@ def _steps(before: Tree, after: Tree) -> Iterator[Entry]:
 
 def _updates(cohort: Cohort) -> Iterator[Entry]:
     """The norm of each client's update by layer and as a whole, and the cosine of every two updates."""
-    count, total = (
-        len(cohort.ids),
-        torch.zeros(len(cohort.ids), len(cohort.ids), dtype=torch.float64),
-    )
+    count = len(cohort.ids)
+    total = torch.zeros(count, count, dtype=torch.float64)
     for names in tree.layers(cohort.update):
         products = sum(
             (_products(cohort.update[name], count) for name in names), torch.zeros_like(total)

@@ -10,8 +10,8 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from unalike._utils.tensor_files import (
     write_bytes,
     write_tensors,
 )
+from unalike.core.options import SimulationOptions, WorkOptions, options_of
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
@@ -57,9 +58,8 @@ class RunDirectory:
     @property
     def _is_a_file(self) -> UnalikeError:
         """The error for a path that is a file, or lies in one."""
-        file = next(
-            (p for p in (*reversed(self.path.parents), self.path) if p.is_file()), self.path
-        )
+        above = [*reversed(self.path.parents), self.path]
+        file = next((path for path in above if path.is_file()), self.path)
         return UnalikeError(f"{file} is a file; expected a folder for the run")
 
     @property
@@ -92,11 +92,9 @@ class RunDirectory:
             )
         different = differences(found, config)
         if different:
-            advice = (
-                OTHER_WEIGHTS
-                if self.began_elsewhere(config)
-                else "Choose another folder for this one"
-            )
+            advice = "Choose another folder for this one"
+            if self.began_elsewhere(config):
+                advice = OTHER_WEIGHTS
             raise UnalikeError(f"{self.path} holds another run: {'; '.join(different)}. {advice}")
         if found["method"] != config["method"]:
             warn(
@@ -116,12 +114,11 @@ class RunDirectory:
 
     def rounds_of(self, config: Config) -> int | None:
         """The rounds that the run in the folder was asked for, if only they differ from this configuration; None otherwise."""
-        found, wanted = self.config, plain(config)
-        if (
-            found is None
-            or differences(found, config)
-            or any(found.get(n) != wanted.get(n) for n in ENDS)
-        ):
+        found = self.config
+        if found is None or differences(found, config):
+            return None
+        # what ends a run early may differ in a resumed run, but then it is not the beginning of the other
+        if any(found.get(name) != config.get(name) for name in ENDS):
             return None
         return int(found["rounds"])
 
@@ -186,36 +183,33 @@ class RunDirectory:
             return []
         found = []
         for line in lines:
-            with suppress(ValueError):
-                found.append(json.loads(line))
-        return [
-            event
-            for event in found
-            if isinstance(event, dict) and isinstance(event.get("event"), str)
-        ]
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and isinstance(event.get("event"), str):
+                found.append(event)
+        return found
 
     @property
     def notes(self) -> list[str]:
         """The distinct warnings since the run last began or was resumed, and those of its rounds before."""
-        begun = max(
-            (i for i, event in enumerate(self.events) if event["event"] == "begun"), default=0
-        )
-        kept = [e for i, e in enumerate(self.events) if i >= begun or "round" in e]
-        return list(dict.fromkeys(e["text"] for e in kept if e["event"] == "warning"))
+        events = self.events
+        begun = max((i for i, event in enumerate(events) if event["event"] == "begun"), default=0)
+        texts = []
+        for i, event in enumerate(events):
+            if event["event"] == "warning" and (i >= begun or "round" in event):
+                texts.append(event["text"])
+        return list(dict.fromkeys(texts))
 
     @property
-    def asked(self) -> str:
+    def method_text(self) -> str:
         """The method as last typed; with every field if that was not recorded."""
-        words = [event.get("method") for event in self.events if event["event"] == "begun"]
-        return next(
-            (str(said) for said in reversed(words) if said),
-            str((self.config or {}).get("method", "")),
-        )
-
-    @property
-    def first_protocol(self) -> str:
-        """The protocol of the columns without a prefix; empty for a folder without a run."""
-        return next(iter((self.config or {}).get("protocol", [])), "")
+        texts = [event.get("method") for event in self.events if event["event"] == "begun"]
+        for text in reversed(texts):
+            if text:
+                return str(text)
+        return str((self.config or {}).get("method", ""))
 
     @property
     def round(self) -> int:
@@ -269,10 +263,8 @@ class RunDirectory:
             )
         tensors, facts = read_tensors(kept[round])
         change(facts)
-        for file in (
-            *self._checkpoints(),
-            *(file for number, file in kept.items() if number > round),
-        ):
+        later = [file for number, file in kept.items() if number > round]
+        for file in (*self._checkpoints(), *later):
             file.unlink()
         write_tensors(round_file(self.path / "checkpoints", round), tensors, facts)
 
@@ -289,7 +281,9 @@ class RunDirectory:
             except UnalikeError as error:
                 damaged.append((file, error))
                 continue
-            if damaged and (missing := self._missing_state(facts)):
+            # Client states are versioned by checkpoint: an older one is of use only while its versions are there.
+            missing = self._missing_state(facts) if damaged else None
+            if missing is not None:
                 raise UnalikeError(
                     f"{damaged[0][1]}; the one before it, {file.name}, cannot stand in for it: {missing} is gone. "
                     "Restore one of them, or start in another folder"
@@ -309,59 +303,85 @@ class RunDirectory:
 
     def _missing_state(self, facts: dict[str, Any]) -> Path | None:
         """The first missing file among the client states that a checkpoint needs."""
-        best = facts.get("best")
-        stages = [*enumerate(facts["stages"]), *([(best["stage"], best["groups"])] if best else [])]
-        for i, groups in stages:
-            for j, group in enumerate(groups):
-                folder = group_folder(self.client_states, i, j)
-                for version in group["accepted"] if folder.exists() else ():
-                    if not (file := state_file(folder, *version)).exists():
+        stages = [*enumerate(facts["stages"])]
+        if "best" in facts:
+            stages.append((facts["best"]["stage"], facts["best"]["groups"]))
+        for stage, groups in stages:
+            for number, group in enumerate(groups):
+                folder = group_folder(self.client_states, stage, number)
+                if not folder.exists():
+                    continue
+                for client, accepted in group["accepted"]:
+                    file = state_file(folder, client, accepted)
+                    if not file.exists():
                         return file
         return None
 
     @property
     def client_states(self) -> Path:
-        """The folder of the clients' states; older versions called it `memory`."""
-        old = self.path / "memory"
-        return old if old.exists() else self.path / "states"
+        """The folder of the clients' states."""
+        return self.path / "states"
 
 
 def plain(config: Config) -> Config:
     """The configuration without None, which TOML cannot express, and with lists for tuples."""
-    kept = {k: v for k, v in config.items() if v is not None}
-    return {
-        k: plain(v) if isinstance(v, dict) else list(v) if isinstance(v, tuple) else v
-        for k, v in kept.items()
-    }
+    found: Config = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found[name] = plain(value)
+        elif isinstance(value, tuple):
+            found[name] = list(value)
+        elif value is not None:
+            found[name] = value
+    return found
 
 
-def differences(found: Config, wanted: Config, where: str = "") -> list[str]:
+def differences(found: Config, wanted: Config) -> list[str]:
     """The differences between two configurations, one sentence each.
 
-    The methods are compared with the defaults of fields that the text in `found` lacks.
+    Options that came after the file of `found` was written had their default, and so had fields that its method lacks.
     """
-    rows = []
-    found, wanted = plain(found), plain(wanted)
-    for key in sorted({*found, *wanted} - set(MAY_DIFFER if not where else ())):
-        a, b = found.get(key), wanted.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            rows += differences(a, b, f"{where}{key}.")
-        elif a != b and not (where + key == "method" and is_same_spec(a, b)):
-            rows.append(f"{where}{key} is {a!r} there and {b!r} here")
-    return rows
+    return _differences(_complete(plain(found)), _complete(plain(wanted)), "", MAY_DIFFER)
+
+
+def _differences(
+    found: Config, wanted: Config, where: str, may_differ: Sequence[str] = ()
+) -> list[str]:
+    """The differences of two tables; `where` is the path to them."""
+    sentences = []
+    for name in sorted({*found, *wanted}.difference(may_differ)):
+        there = found.get(name)
+        here = wanted.get(name)
+        if isinstance(there, dict) and isinstance(here, dict):
+            sentences += _differences(there, here, f"{where}{name}.")
+            continue
+        if there == here or (where + name == "method" and is_same_spec(there, here)):
+            continue
+        sentences.append(f"{where}{name} is {there!r} there and {here!r} here")
+    return sentences
+
+
+def _complete(config: Config) -> Config:
+    """A configuration with the defaults of options that it lacks. TOML has no None: an option that may be None was None."""
+    options = _defaults(SimulationOptions) | config
+    return options | {"work": _defaults(WorkOptions) | config.get("work", {})}
+
+
+def _defaults(kind: type) -> Config:
+    options = options_of(kind).items()
+    return plain({name: option.default for name, option in options if not option.optional})
 
 
 def digest(config: Config) -> str:
     """A short hash of a configuration."""
-    return hashlib.blake2b(
-        json.dumps(plain(config), sort_keys=True, default=str).encode(), digest_size=8
-    ).hexdigest()
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def fingerprint(tensors: Tree) -> str:
     """A short hash of named tensors: names, shapes, types and values."""
-    h = hashlib.blake2b(digest_size=8)
-    for name, t in tensors.items():
-        h.update(f"{name}{tuple(t.shape)}{t.dtype}".encode())
-        h.update(t.detach().cpu().contiguous().numpy().tobytes())
-    return h.hexdigest()
+    found = hashlib.blake2b(digest_size=8)
+    for name, values in tensors.items():
+        found.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
+        found.update(values.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

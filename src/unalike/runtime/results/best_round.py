@@ -36,9 +36,9 @@ class BestRound:
     @classmethod
     def saved(cls, tensors: Tree, facts: dict[str, Any]) -> BestRound | None:
         """The one in a checkpoint."""
-        return (
-            cls(**facts["best"], tensors=tree.under(tensors, "best/")) if "best" in facts else None
-        )
+        if "best" not in facts:
+            return None
+        return cls(**facts["best"], tensors=tree.under(tensors, "best/"))
 
     def restore(self, clients: StageBackend, history: History) -> None:
         """Give the stage the models of the best round, and mark the best rounds in the history."""
@@ -57,20 +57,22 @@ def best_round(
 
     The models that are kept are those of the round that is best for the personal models, or without them for the shared one.
     """
-    scored = [
-        c
-        for p in columns.protocols
-        if (c := columns.get(p, split=VALIDATION)) and not math.isnan(c.value(row))
-    ]
+    # Rows of an earlier stage are about other models, and do not compete with those of this one.
     best = before if before is not None and before.stage == index else None
     rows = dict(best.rows) if best else {}
-    for column in scored:
-        if best_row([*([rows[column.name]] if column.name in rows else []), row], column) is row:
+    for protocol in columns.protocols:
+        column = columns.get(protocol, split=VALIDATION)
+        if column is None or math.isnan(column.value(row)):
+            continue
+        earlier = [rows[column.name]] if column.name in rows else []
+        if best_row([*earlier, row], column) is row:
             rows[column.name] = {"round": row["round"], column.name: column.value(row)}
-    personal = columns.get("personal", split=VALIDATION)
-    main = max(rows, key=lambda name: personal is not None and name == personal.name, default=None)
-    if main is None:
+    if not rows:
         return before
+    personal = columns.get("personal", split=VALIDATION)
+    main = next(iter(rows))
+    if personal is not None and personal.name in rows:
+        main = personal.name
     if best is not None and rows[main]["round"] != row["round"]:
         return replace(best, rows=rows)
     tensors, groups = clients.state_dict()

@@ -24,12 +24,14 @@ from unalike.data.table_encoding import Encoding
 from unalike.data.text import PADDING, UNKNOWN, WORD
 from unalike.metrics.scoring import Predict
 
-MODEL, FACTS, SCRIPT = "model.pt2", "model.json", "predict.py"
-EXAMPLE = Path(__file__).with_name(f"{SCRIPT}.j2")
+MODEL_FILE = "model.pt2"
+FACTS_FILE = "model.json"
+SCRIPT_FILE = "predict.py"
+SCRIPT_TEMPLATE = Path(__file__).with_name(f"{SCRIPT_FILE}.j2")
 """The script, which encodes rows or reads samples, and writes their predictions."""
-RUN = ("unalike", "method", "rounds", "seed", "work", "model", "data", "site")
+COPIED_SETTINGS = ("unalike", "method", "rounds", "seed", "work", "model", "data", "site")
 """The parts of the configuration that are copied."""
-BATCHES = (1, 2, 7)
+COMPARED_BATCHES = (1, 2, 7)
 """Numbers of samples with which an exported model is compared with the model."""
 TOLERANCE = 1e-6
 FAILURES = (
@@ -57,30 +59,35 @@ def export_model(
     missing; files of an earlier export are replaced. Raises `UnalikeError` where torch.export cannot follow the model, as where
     its `forward` asks for values in Python, or the exported model predicts something else.
     """
-    path, data = Path(folder), config["data"]
-    task, classes, like = (
-        find_task(data["task"]),
-        data.get("classes"),
-        _example(predict, data["input_shape"]),
-    )
+    path = Path(folder)
+    task = find_task(config["data"]["task"])
+    classes = config["data"].get("classes")
+    like = _example(predict, config["data"]["input_shape"])
+
+    # The program comes first: no folder is left behind where torch cannot follow the model.
     program = _program(_Probabilities(predict, task), like)
     path.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():  # about weights that are rows of one tensor
         warnings.simplefilter("ignore", UserWarning)
-        torch.export.save(program, path / MODEL)
-    facts = {
+        torch.export.save(program, path / MODEL_FILE)
+
+    facts: dict[str, Any] = {
         "task": task.name,
         "classes": classes,
         "output": "predictions [n]" if classes is None else "probabilities [n, classes]",
         "input": {"shape": list(like.shape[1:]), "dtype": str(like.dtype).removeprefix("torch.")},
-        **({} if encoding is None else {"table": _table(encoding)}),
-        "run": {"client": client} | {name: config[name] for name in RUN if name in config},
     }
-    write_bytes(path / FACTS, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
-    template = jinja2.Template(
-        EXAMPLE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True
+    if encoding is not None:
+        facts["table"] = _table(encoding)
+    copied = {name: config[name] for name in COPIED_SETTINGS if name in config}
+    facts["run"] = {"client": client} | copied
+    write_bytes(
+        path / FACTS_FILE, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode()
     )
-    write_bytes(path / SCRIPT, template.render(encoding=encoding).encode())
+    template = jinja2.Template(
+        SCRIPT_TEMPLATE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True
+    )
+    write_bytes(path / SCRIPT_FILE, template.render(encoding=encoding).encode())
     return path
 
 
@@ -89,7 +96,8 @@ class _Probabilities(nn.Module):
 
     def __init__(self, predict: Predict, task: Task):
         super().__init__()
-        self.predict, self.task = predict, task
+        self.predict = predict
+        self.task = task
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.predict(x)
@@ -110,30 +118,31 @@ def _example(predict: Predict, shape: Sequence[int]) -> Tensor:
 
 def _program(module: nn.Module, like: Tensor) -> torch.export.ExportedProgram:
     """The module as a program of torch.export for any number of samples, compared with the module on some of them."""
-    samples = {n: torch.cat([like] * n)[:n] for n in BATCHES}
+    samples = {n: torch.cat([like] * n)[:n] for n in COMPARED_BATCHES}
     if like.is_floating_point():
-        samples = {
-            n: x + torch.linspace(-1, 1, x.numel()).reshape(x.shape) for n, x in samples.items()
-        }
+        # other values in each sample, which a model that mixes samples up would show
+        for n, x in samples.items():
+            samples[n] = x + torch.linspace(-1, 1, x.numel()).reshape(x.shape)
     try:
         with torch.no_grad():
-            wanted = {
-                n: module(x) for n, x in samples.items()
-            }  # first: a module may try something in its first call
+            # first: a module may try something in its first call
+            wanted = {n: module(x) for n, x in samples.items()}
             any_number = ({0: torch.export.Dim("samples")},)
             program = torch.export.export(module.eval(), (samples[2],), dynamic_shapes=any_number)
             found = {n: program.module()(x) for n, x in samples.items()}
     except FAILURES as error:
-        why = next(filter(None, map(str.strip, str(error).split("\n"))), type(error).__name__)[:200]
+        lines = [line.strip() for line in str(error).split("\n")]
+        why = next((line for line in lines if line), type(error).__name__)
         raise UnalikeError(
-            f"torch.export cannot follow the model: {why}. Expected a forward of tensor operations for any number of samples: no "
-            "`if` or `for` that depends on values, no .item(), and x.shape[0] instead of len(x); the weights alone are in "
-            "model.safetensors of the run"
+            f"torch.export cannot follow the model: {why[:200]}. Expected a forward of tensor operations for any number of "
+            "samples: no `if` or `for` that depends on values, no .item(), and x.shape[0] instead of len(x); the weights alone are "
+            "in model.safetensors of the run"
         ) from error
     for n, values in wanted.items():
         if not torch.allclose(found[n], values, TOLERANCE, TOLERANCE):
+            difference = float((found[n] - values).abs().max())
             raise UnalikeError(
-                f"the exported model predicts something else for {n} samples (by {float((found[n] - values).abs().max()):.2g}); "
+                f"the exported model predicts something else for {n} samples (by {difference:.2g}); "
                 "expected a forward that depends on its parameters, its buffers and its input alone"
             )
     program.example_inputs = None

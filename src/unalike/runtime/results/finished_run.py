@@ -24,7 +24,7 @@ from unalike.core.views import ServerState
 from unalike.core.work import Work
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
-from unalike.data.population_arrays import LABELS
+from unalike.data.population_arrays import LABEL_TYPES
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.data.table_encoding import Encoding
 from unalike.methods.plan import (
@@ -82,14 +82,10 @@ class Run:
     ):
         self.method = complete_spec(run_config.plan)
         self.history = history
-        self.config = run_config.record if opened is None else opened
+        self.config = run_config.description if opened is None else opened
         classes = run_config.population.classes
-        self.notes = (
-            *notes,
-            *failures.of_run(
-                history.rows, history.columns, None if classes is None else len(classes)
-            ),
-        )
+        count = None if classes is None else len(classes)
+        self.notes = (*notes, *failures.of_run(history.rows, history.columns, count))
         self.warnings = tuple(note for note in notes if note != run_config.sanity)
         """The notes that do not judge the scores: a report does that itself."""
         self.out = out
@@ -165,7 +161,7 @@ class Run:
             state = self._runner.state
             if state.why_no_single_model:
                 raise UnalikeError(
-                    f"the run of {self.run_config.asked} {state.why_no_single_model}; so it has no model "
+                    f"the run of {self.run_config.method_text} {state.why_no_single_model}; so it has no model "
                     "for a client that never trained: to "
                     "predict with the model of one that did, name it with --client NAME or in Python client='NAME'"
                 )
@@ -208,7 +204,8 @@ class Run:
             UnalikeError: columns are missing, samples have another shape, or there is no such model; then the message says why, as
                 where a method keeps a part of the model on the clients, and none is left for one that never trained.
         """
-        state, predict = self._runner.state, self._prepared(client)
+        state = self._runner.state
+        predict = self._prepared(client)
         population = state.population
         samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
         if client is None and state.is_personal:
@@ -234,12 +231,17 @@ class Run:
             UnalikeError: torch.export cannot follow the model, or there is no such model, as for `predict`.
         """
         return export_model(
-            folder, self._prepared(client), self.config, self.run_config.population.encoding, client
+            folder,
+            self._prepared(client),
+            config=self.config,
+            encoding=self.run_config.population.encoding,
+            client=client,
         )
 
     def _prepared(self, client: int | str | None) -> Predict:
         """The predictions of a client's model, or the shared one, of samples as they are before the transforms."""
-        predict, chain = self.predictor(client), self.run_config.options.chain
+        predict = self.predictor(client)
+        chain = self.run_config.options.chain
         return predict if chain is None else chain.fixed.before(predict)
 
     def _with_models_of_clients(self) -> LocalStage:
@@ -280,9 +282,11 @@ class Run:
         """
         import pandas as pd
 
-        runner, columns = self._with_samples(), self.run_config.columns
+        runner = self._with_samples()
         found = {}
-        for column in (column for column in columns.scores if column.protocol in protocols):
+        for column in self.run_config.columns.scores:
+            if column.protocol not in protocols:
+                continue
             draws = self._evaluator.resampled(runner, column.protocol)
             if draws is not None:
                 found[column.name] = [metrics[column.metric.name] for metrics in draws]
@@ -297,12 +301,10 @@ class Run:
         """
         import pandas as pd
 
-        scores, names = (
-            self._evaluator.risks(self._with_samples()),
-            self.run_config.population.names,
-        )
+        scores = self._evaluator.risks(self._with_samples())
         if scores is None:
             return None
+        names = self.run_config.population.names
         risk = probabilities(scores.logits)[:, 1].astype("float32")
         owners = [names[int(k)] for k in scores.client]
         return pd.DataFrame({"client": owners, "outcome": scores.y.astype("int8"), "risk": risk})
@@ -321,16 +323,18 @@ class Run:
 
     def plot(self, metric: str | None = None) -> go.Figure:
         """The curves of a metric over the rounds; see `History.plot`."""
-        return figures["history"](self.history, metric, self.run_config.asked)
+        return figures["history"](self.history, metric, self.run_config.method_text)
 
     def __repr__(self) -> str:
-        rounds, score = self.history.last["round"], self.history.headline
+        rounds = self.history.last["round"]
         clients = len(self.run_config.population)
-        return f"<Run of {self.run_config.asked} on {clients} clients, {rounds} round{'s' * (rounds != 1)}{score and ', '}{score}>"
+        size = f"{clients} clients, {rounds} round{'s' * (rounds != 1)}"
+        score = f", {self.history.headline}" if self.history.headline else ""
+        return f"<Run of {self.run_config.method_text} on {size}{score}>"
 
     def _repr_html_(self) -> str:
         facts = {
-            "method": self.run_config.asked,
+            "method": self.run_config.method_text,
             "model": self.run_config.model_name,
             "clients": len(self.run_config.population),
             "rounds": self.history.last["round"],
@@ -338,12 +342,9 @@ class Run:
             "ended": self.ended,
             "folder": self.out or "",
         }
-        shown = [[name, value] for name, value in facts.items() if value != ""]
-        return (
-            table(["run", ""], shown)
-            + self.history.sparkline()
-            + "".join(map(paragraph, self.notes))
-        )
+        rows = [[name, value] for name, value in facts.items() if value != ""]
+        notes = "".join(map(paragraph, self.notes))
+        return table(["run", ""], rows) + self.history.sparkline() + notes
 
     def _state(self) -> ServerState:
         states = self._runner.state.states
@@ -375,27 +376,25 @@ def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
         >>> run.module(), run.personal(3), run.history.rounds  # doctest: +SKIP
     """
     directory = RunDirectory(folder)
-    config, saved = directory.config, None
-    if config is not None and not (directory.path / "cells").exists():
+    config = directory.config
+    is_comparison = (directory.path / "cells").exists()
+    saved = None
+    if config is not None and not is_comparison:
         saved = directory.load_checkpoint()
     if config is None or saved is None:
+        advice = "; a comparison is opened with ua.open_comparison" if is_comparison else ""
         raise UnalikeError(
-            f"{folder} holds no run with a checkpoint; give the folder of ua.run(..., out=...) or `unalike run --out`"
-            + (
-                "; a comparison is opened with ua.open_comparison"
-                if (directory.path / "cells").exists()
-                else ""
-            )
+            f"{folder} holds no run with a checkpoint; give the folder of ua.run(..., out=...) or `unalike run --out`{advice}"
         )
     tensors, facts = saved
-    history = History.load(directory.path, directory.first_protocol, facts["round"])
+    history = History.load(directory.path, facts["round"])
     run_config = _run_config(directory, config, history, model)
     clients = _last_stage(run_config, directory, tensors, facts["stages"])
-    if best := BestRound.saved(tensors, facts):
+    best = BestRound.saved(tensors, facts)
+    if best is not None:
         best.restore(clients, history)
-    ended = next(
-        (str(e.get("why", "")) for e in reversed(directory.events) if e["event"] == "finished"), ""
-    )
+    finished = [event for event in directory.events if event["event"] == "finished"]
+    ended = str(finished[-1].get("why", "")) if finished else ""
     return Run(
         run_config,
         clients,
@@ -411,51 +410,59 @@ def _run_config(
     directory: RunDirectory, config: Config, history: History, model: ModelLike | None
 ) -> RunConfig:
     """The run config of a folder, with placeholders for the samples, which the folder does not hold."""
-    options = {f.name: config[f.name] for f in fields(RunOptions) if f.name in config}
-    options |= {"protocol": tuple(config["protocol"]), "device": "cpu"}
-    population, name = _placeholders(directory, config["data"], history), config["model"]["name"]
+    stored = {f.name: config[f.name] for f in fields(RunOptions) if f.name in config}
+    options = RunOptions(**stored | {"protocol": tuple(config["protocol"]), "device": "cpu"})
+    population = _placeholders(directory, config["data"], history)
+    name = config["model"]["name"]
     if model is None and not is_named(name):
         raise UnalikeError(
             f"cannot build the model of {directory.path}: {name} is the class or function of a program; give it: "
             "ua.open_run(folder, model=...)"
         )
     made, _ = make_model(name if model is None else model, population, config["seed"])
-    chosen, work = (
-        RunOptions(**options),
-        Work(**{"batch_size": None} | config["work"]),
-    )  # TOML leaves out None
+    # where the run had samples at the server, parts ask for some: a placeholder
     proxy = (population.x, population.y) if "proxy" in config["data"] else None
-    made = made.at(chosen.precision)
     return RunConfig(
-        plan(config["method"]),
-        population,
-        made,
-        work,
-        chosen,
-        name,
-        name,
+        plan=plan(config["method"]),
+        population=population,
+        model=made.at(options.precision),
+        # TOML leaves out None, which stands for a full batch
+        work=Work(**{"batch_size": None} | config["work"]),
+        options=options,
+        model_name=name,
+        model_text=name,
         proxy=proxy,
-        asked=directory.asked,
+        method_text=directory.method_text,
     )
 
 
 def _placeholders(directory: RunDirectory, data: Config, history: History) -> Population:
     """The clients of a run with their numbers of samples; all indices refer to one sample of zeros."""
-    count, file = int(data["clients"]), directory.path / "plan.json"
-    division = PartitionPlan.load(file) if file.exists() else None
-    sizes = {part: np.ones(count, np.int64) for part in ("n_train", "n_test")}
+    count = int(data["clients"])
+    train_sizes = np.ones(count, np.int64)
+    test_sizes = np.ones(count, np.int64)
     for row in history.client_rows:
-        for part, of in sizes.items():
-            of[int(row["client"])] = row[part]
-    x = torch.zeros(1, *data["input_shape"])
-    y = torch.zeros(1, dtype=LABELS[data["task"]])
-    train, test = (Ragged.zeros(of) for of in sizes.values())
-    encoding = Encoding.load(directory.path / "encoding.json")
-    names = directory.names or (NumberedNames(count) if division is None else division.names)
-    clusters = None if division is None else division.clusters
-    empty, classes, task = Ragged.empty(count), data.get("classes"), find_task(data["task"])
+        client = int(row["client"])
+        train_sizes[client] = row["n_train"]
+        test_sizes[client] = row["n_test"]
+    names: Sequence[str] = directory.names or NumberedNames(count)
+    clusters = None
+    plan_file = directory.path / "plan.json"
+    if plan_file.exists():
+        partition = PartitionPlan.load(plan_file)
+        names = directory.names or partition.names
+        clusters = partition.clusters
     return Population(
-        x, y, train, test, empty, names, classes, task, clusters=clusters, encoding=encoding
+        x=torch.zeros(1, *data["input_shape"]),
+        y=torch.zeros(1, dtype=LABEL_TYPES[data["task"]]),
+        train=Ragged.zeros(train_sizes),
+        test=Ragged.zeros(test_sizes),
+        val=Ragged.empty(count),
+        names=names,
+        classes=data.get("classes"),
+        task=find_task(data["task"]),
+        clusters=clusters,
+        encoding=Encoding.load(directory.path / "encoding.json"),
     )
 
 

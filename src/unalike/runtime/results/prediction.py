@@ -23,8 +23,10 @@ from unalike.metrics.scoring import Predict, outputs
 if TYPE_CHECKING:
     import pandas as pd
 
-PREDICTION, PROBABILITY = "prediction", "probability_"
-"""The column of the predictions, and the start of the name of the columns with the probabilities of the classes."""
+PREDICTION = "prediction"
+"""The column of the predictions."""
+PROBABILITY = "probability_"
+"""The start of the names of the columns with the probabilities of the classes."""
 
 
 def shared_model_note(config: Mapping[str, Any]) -> str:
@@ -57,17 +59,16 @@ class NewSamples:
         import pandas as pd
 
         logits = torch.cat([*outputs(predict, self.x)])
-        predicted, chances = task.predict(logits).numpy(force=True), task.probabilities(logits)
+        predicted = task.predict(logits).numpy(force=True)
+        probabilities = task.probabilities(logits)
         columns = self.kept | {PREDICTION: predicted}
-        if chances is not None:
-            names = list(classes or map(str, range(chances.shape[1])))
+        if probabilities is not None:
+            names = list(classes or map(str, range(probabilities.shape[1])))
             columns[PREDICTION] = [names[int(k)] for k in predicted]
-            columns |= {
-                PROBABILITY + name: chances[:, k].numpy(force=True) for k, name in enumerate(names)
-            }
-        return pd.DataFrame(columns, index=self.index).rename_axis(
-            index="sample" if self.index is None else None
-        )
+            for k, name in enumerate(names):
+                columns[PROBABILITY + name] = probabilities[:, k].numpy(force=True)
+        table = pd.DataFrame(columns, index=self.index)
+        return table.rename_axis(index="sample" if self.index is None else None)
 
 
 def new_samples(
@@ -118,7 +119,7 @@ def _rows(
     """The rows of a table."""
     if encoding is None:
         raise UnalikeError(
-            f"{where} cannot be read: the run's data was no table, or the run is older; give the samples as an array"
+            f"{where} cannot be read: the run's data was no table; give the samples as an array"
         )
     frame = frame.rename(columns=str)
     require_columns(frame, keep, where)

@@ -11,39 +11,53 @@ from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.methods.attack import Attack
 from unalike.methods.method import Method
+from unalike.methods.part import overrides
 
 
 def malicious_clients(method: Method, sizes: np.ndarray, seed: int) -> frozenset[int]:
     """Numbers of the malicious clients: floor(share K + 1/2) of the K with training samples; none without an attack."""
     if method.attack is None:
         return frozenset()
-    drawn = seeds.generator(seed, "malicious clients").permutation(np.flatnonzero(sizes > 0))
-    return frozenset(drawn[: int(method.attack.share * len(drawn) + 0.5)].tolist())
+    order = seeds.generator(seed, "malicious clients").permutation(np.flatnonzero(sizes > 0))
+    count = int(method.attack.share * len(order) + 0.5)
+    return frozenset(order[:count].tolist())
 
 
 def under_attack(population: Population, method: Method, seed: int) -> Population:
     """The clients as a run has them: the malicious ones with poisoned training samples, and without test and validation samples."""
-    malicious, attack = malicious_clients(method, population.sizes, seed), method.attack
+    attack = method.attack
+    malicious = malicious_clients(method, population.sizes, seed)
     if not malicious or attack is None:
         return population
     method.check_task(population.task)
-    test, val = (
-        Ragged.of(() if k in malicious else rows for k, rows in enumerate(part))
-        for part in (population.test, population.val)
+    honest = replace(
+        population,
+        test=_without(malicious, population.test),
+        val=_without(malicious, population.val),
     )
-    x, y, train, classes = (
-        [population.x],
-        [population.y],
-        population.train,
-        len(population.classes or ()),
-    )
-    if type(attack).poison is not Attack.poison:  # the poisoned samples stand behind all others
-        rows, count = [*train], len(population.x)
-        for k in sorted(malicious):
-            made = attack.poison(
-                Batch(*population[k].train), classes, seeds.generator(seed, attack.name, k)
-            )
-            x, y = [*x, made.x], [*y, made.y]
-            rows[k] = np.arange(count, count := count + len(made.y))
-        train = Ragged.of(rows)
-    return replace(population, x=torch.cat(x), y=torch.cat(y), train=train, test=test, val=val)
+    return _poisoned(honest, attack, malicious, seed) if overrides(attack, "poison") else honest
+
+
+def _without(clients: frozenset[int], rows: Ragged) -> Ragged:
+    """Rows of samples by client; these clients have none."""
+    return Ragged.of(() if k in clients else own for k, own in enumerate(rows))
+
+
+def _poisoned(
+    population: Population, attack: Attack, malicious: frozenset[int], seed: int
+) -> Population:
+    """The population with poisoned training samples of the malicious clients, behind all other samples."""
+    classes = len(population.classes or ())
+    x = [population.x]
+    y = [population.y]
+    train = [*population.train]
+    count = len(population.x)
+    for k in sorted(malicious):
+        rng = seeds.generator(seed, attack.name, k)
+        own_x, own_y = population[k].train
+        poisoned = attack.poison(Batch(own_x, own_y), classes, rng)
+        x.append(poisoned.x)
+        y.append(poisoned.y)
+        train[k] = np.arange(count, count + len(poisoned.y))
+        count += len(poisoned.y)
+    return replace(population, x=torch.cat(x), y=torch.cat(y), train=Ragged.of(train))

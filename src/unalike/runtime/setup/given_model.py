@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -13,6 +14,7 @@ from unalike._utils.functions import recorded
 from unalike.core.head_layer import with_head
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
+from unalike.core.model_probes import unrepeatable_result
 from unalike.core.types import Batch, Context
 from unalike.core.work import Work
 from unalike.data.population import Population
@@ -22,18 +24,17 @@ from unalike.models.registry import model as build_model
 from unalike.models.registry import registry as models
 
 ModelLike = str | nn.Module | Callable[[], nn.Module]
-Held = dict[str, tuple[int, torch.Tensor]]
+ParameterVersions = dict[str, tuple[int, torch.Tensor]]
 """Parameter name -> its version counter, and a copy."""
 
 
 def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
     """The model that a user gave, and its name."""
     if isinstance(given, str):
-        return Model(
-            build_model(given, population.input_shape, population.outputs, seed)
-        ), models.spelled(given)
+        module = build_model(given, population.input_shape, population.outputs, seed)
+        return Model(module), models.spelled(given)
     if isinstance(given, nn.Module):
-        return _filled(given, population), _own_name(type(given).__name__)
+        return _with_outputs(given, population), _own_name(type(given).__name__)
     if callable(given):
         try:
             with seeds.isolated(seeds.number(seed, "model")):
@@ -43,9 +44,8 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
                 f"model={given!r}: {error}; expected a function that makes a module of nothing"
             ) from error
         if isinstance(module, nn.Module):
-            return _filled(module, population), _own_name(
-                getattr(given, "__name__", type(module).__name__)
-            )
+            name = getattr(given, "__name__", type(module).__name__)
+            return _with_outputs(module, population), _own_name(name)
     raise UnalikeError(
         f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
     )
@@ -70,71 +70,86 @@ def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) 
         )
 
 
-def _filled(module: nn.Module, population: Population) -> Model:
+def _with_outputs(module: nn.Module, population: Population) -> Model:
     """The model of a module, with the head that makes its outputs; its parameters must exist."""
     if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
         raise UnalikeError(
             "the model has lazy layers, whose size is not known yet; call it once with a few samples first"
         )
-    return Model(with_head(module, _few(population)))
+    return Model(with_head(module, _two_samples(population)))
 
 
 def example_context(plan: Plan, population: Population) -> Context:
     """The static facts of the first client with training data, to build and try the model with."""
     method = method_of(plan)
-    filled = next((k for k in range(len(population)) if population.sizes[k]), None)
-    if filled is None or not method.conditioners:
+    with_samples = np.flatnonzero(population.sizes)
+    if not len(with_samples) or not method.conditioners:
         return {}
-    x, y = population[filled].train
+    x, y = population[int(with_samples[0])].train
     return method.describe(Batch(torch.as_tensor(x), torch.as_tensor(y)), population.outputs)
 
 
 def check_fit(model: Model, population: Population, context: Context) -> None:
     """Make one forward pass on two samples. Raises `UnalikeError` where the model does not fit the data."""
-    trained = {
-        n: str(w.dtype).removeprefix("torch.")
-        for n, w in model.params.items()
-        if model.trainable(n)
-    }
-    if not trained:
-        raise UnalikeError(
-            "the model has no parameter that trains; expected one that requires a gradient"
-        )
-    odd = next((n for n, kind in trained.items() if kind not in ("float32", "float64")), None)
-    if odd is not None:
-        raise UnalikeError(
-            f"the model's parameter {odd} is {trained[odd]}, expected float32, or small steps would be rounded away; give "
-            "module.float(), and precision='bf16' for speed"
-        )
-    x, held = _telling(population), _held(model)
-    before = x._version
+    dtypes = _check_dtypes(model)
+
+    # What forward writes over would change from one pass to the next; version counters of tensors show it.
+    x = _telling_samples(population)
+    version = x._version
+    versions = _parameter_versions(model)
     try:
         with torch.no_grad():
             logits = model(model.params, x, buffers=model.buffers, context=context).logits
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if isinstance(error, UnalikeError):
             raise
+        advice = _advice(x, dtypes, error)
         raise UnalikeError(
-            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{_other_kind(x, trained.values(), error)}"
+            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{advice}"
         ) from error
-    if x._version != before:
+    if x._version != version:
         raise UnalikeError(
             "the model writes over the samples that it is given, so that every pass would change the data; expected a forward that "
             "leaves its input alone: write x = x - mean instead of x -= mean, and no inplace=True in the first layer"
         )
-    _leaves_alone(model, held)
-    wanted = population.outputs
-    fits = (
-        logits.numel() == len(x)
-        if wanted is None
-        else logits.dim() == 2 and logits.shape[1] >= wanted
-    )
-    if len(logits) != len(x) or not fits:
-        kinds = "float labels mean regression and bool labels binary, integer labels make classes"
+    _check_parameters_unchanged(model, versions)
+    _check_outputs(logits, len(x), population.outputs)
+
+
+def _check_dtypes(model: Model) -> list[str]:
+    """The dtypes of the parameters that train. Raises `UnalikeError` where there is none, or one of them is too coarse."""
+    dtypes = {}
+    for name, values in model.params.items():
+        if model.trainable(name):
+            dtypes[name] = str(values.dtype).removeprefix("torch.")
+    if not dtypes:
         raise UnalikeError(
-            f"the model gives outputs of shape {list(logits.shape)} for {len(x)} samples; expected [{len(x)}, {wanted or 1}], "
-            + ("one per class" if wanted else f"one per sample: {kinds}")
+            "the model has no parameter that trains; expected one that requires a gradient"
         )
+    for name, dtype in dtypes.items():
+        if dtype not in ("float32", "float64"):
+            raise UnalikeError(
+                f"the model's parameter {name} is {dtype}, expected float32, or small steps would be rounded away; give "
+                "module.float(), and precision='bf16' for speed"
+            )
+    return [*dtypes.values()]
+
+
+def _check_outputs(logits: torch.Tensor, samples: int, outputs: int | None) -> None:
+    """Raise `UnalikeError` unless there is one output per class for each sample, or without classes (None) one output."""
+    if outputs is None:
+        fits = logits.numel() == samples
+    else:
+        fits = logits.dim() == 2 and logits.shape[1] >= outputs
+    if fits and len(logits) == samples:
+        return
+    meaning = "one per class"
+    if outputs is None:
+        meaning = "one per sample: float labels mean regression and bool labels binary, integer labels make classes"
+    raise UnalikeError(
+        f"the model gives outputs of shape {list(logits.shape)} for {samples} samples; expected [{samples}, {outputs or 1}], "
+        + meaning
+    )
 
 
 def check_loss(work: Work, model: Model, population: Population, context: Context) -> None:
@@ -148,7 +163,7 @@ def check_loss(work: Work, model: Model, population: Population, context: Contex
     except UnalikeError as error:
         raise UnalikeError(f"{name}: {error}") from None
     leaves = {n: w.detach().requires_grad_(model.trainable(n)) for n, w in model.params.items()}
-    batch = Batch(_few(population), population.y[:2].to("cpu"))
+    batch = Batch(_two_samples(population), population.y[:2].to("cpu"))
     facts = {COUNTS: class_counts(batch.y, population.outputs)} if loss.needs_counts else {}
     output = model(leaves, batch.x, buffers=model.buffers, context=context)
     try:
@@ -169,12 +184,12 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
     """Make a forward pass in training twice. Raises `UnalikeError` for a module that is no function of its parameters, its buffers
     and torch's random numbers.
     """
-    held = _held(model)
+    versions = _parameter_versions(model)
     try:
-        changed = model.unrepeated(_few(population), context)
+        changed = unrepeatable_result(model, _two_samples(population), context)
     except (RuntimeError, ValueError, IndexError, TypeError):
         return  # it may take no batch of two; what is wrong with it shows when it trains
-    _leaves_alone(model, held)
+    _check_parameters_unchanged(model, versions)
     if changed is not None:
         raise UnalikeError(
             f"the model gives other values for {changed} when the same samples are trained on again, so that they would depend on "
@@ -182,7 +197,7 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
         )
 
 
-def _other_kind(x: torch.Tensor, trained: Collection[str], error: Exception) -> str:
+def _advice(x: torch.Tensor, trained: Collection[str], error: Exception) -> str:
     """Advice where samples and parameters have different dtypes, or words have numbers beyond the vocabulary."""
     if not x.is_floating_point():
         if isinstance(error, IndexError):
@@ -191,27 +206,31 @@ def _other_kind(x: torch.Tensor, trained: Collection[str], error: Exception) -> 
     return "; its parameters are float64: give module.float()" if "float64" in trained else ""
 
 
-def _few(population: Population) -> torch.Tensor:
+def _two_samples(population: Population) -> torch.Tensor:
     return population.x[:2].to("cpu", copy=True)
 
 
-def _telling(population: Population) -> torch.Tensor:
+def _telling_samples(population: Population) -> torch.Tensor:
     """Two samples; of whole numbers, one holds the largest, for which a vocabulary may be too small."""
     x = population.x
     if x.is_floating_point() or len(x) < 2:
-        return _few(population)
+        return _two_samples(population)
     return x[[0, int(x.argmax()) // x[0].numel()]].to("cpu", copy=True)
 
 
-def _held(model: Model) -> Held:
+def _parameter_versions(model: Model) -> ParameterVersions:
     return {n: (w._version, w.clone()) for n, w in model.params.items()}
 
 
-def _leaves_alone(model: Model, held: Held) -> None:
+def _check_parameters_unchanged(model: Model, versions: ParameterVersions) -> None:
     """Raise `UnalikeError` where a parameter was written over since."""
     now = model.params
     written = next(
-        (n for n, (v, w) in held.items() if now[n]._version != v or not torch.equal(now[n], w)),
+        (
+            n
+            for n, (version, w) in versions.items()
+            if now[n]._version != version or not torch.equal(now[n], w)
+        ),
         None,
     )
     if written is not None:

@@ -8,13 +8,14 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.views import StageSettings
 from unalike.methods.plan import Stage, Step
 from unalike.methods.privacy import Privacy
+from unalike.runtime.setup.privacy_budget import PrivacyBudget
 from unalike.runtime.setup.run_options import RunOptions
 from unalike.runtime.setup.stopping import TOTALS, names_in
 from unalike.training.wire import Item
 
 
 def check_privacy(
-    asked: str,
+    method_text: str,
     steps: Sequence[Step],
     items: Sequence[Item],
     settings: StageSettings,
@@ -22,58 +23,67 @@ def check_privacy(
 ) -> None:
     """Raise `UnalikeError` where a private method would leak outside the accounting, and where its budget cannot be kept.
 
-    `asked` is the method as typed, `steps` are those of its plan, `items` what crosses the wire in them.
+    `method_text` is the method as typed, `steps` are those of its plan, `items` what crosses the wire in them.
     """
     stages = [step for step in steps if isinstance(step, Stage)]
-    part = next(
-        (stage.method.privacy for stage in stages if stage.method.privacy is not None), None
-    )
+    parts = [stage.method.privacy for stage in stages]
+    part = next((part for part in parts if part is not None), None)
     if part is None:
         return
     settings = replace(settings, work=stages[0].method.local_work(settings.work))
-    known = part.accounted(settings.model, options.buffers)
-    sent = [
-        f"{item.what} has no noise"
-        for item in items
-        if item.direction == "up" and not known(item.what)
-    ]
-    if leaks := [
-        *_of_plan(steps),
+
+    # Epsilon bounds what is accounted. Anything else that depends on the clients' samples would make it untrue.
+    is_accounted = part.accounted(settings.model, options.buffers)
+    uploads = [item.what for item in items if item.direction == "up"]
+    leaks = [
+        *_leaks_of_plan(steps),
         *part.leaks(stages[0].method, settings),
-        *sent,
-        *_of_decisions(options),
-    ]:
+        *[f"{upload} has no noise" for upload in uploads if not is_accounted(upload)],
+        *_leaks_of_decisions(options),
+    ]
+    if leaks:
         listed = "; ".join(dict.fromkeys(leaks))
         raise UnalikeError(
-            f"{part.name} cannot account {asked}: {listed}. Leave out what is named, or {part.name}"
+            f"{part.name} cannot account {method_text}: {listed}. Leave out what is named, or {part.name}"
         )
-    z, limit = part.multipliers(settings), min(part.epsilon or math.inf, options.epsilon_limit)
+
+    # Sites agree to the noise before they are asked for numbers of samples, from which the noise of a budget follows.
+    noise_multipliers = part.multipliers(settings)
     if settings.secret_noise and part.epsilon is not None:
         raise UnalikeError(
             f"{part.name}: found epsilon={part.epsilon:g} in a federation; expected noise_multiplier, which its sites agree to: "
-            f"{_agreed(part, settings)} for {options.rounds} rounds"
+            f"{_multipliers_of_budget(part, settings)} for {options.rounds} rounds"
         )
-    if options.rounds and limit < math.inf and limit < (first := part.spent(settings, z, 1)):
+
+    # A budget that forbids the first round is a mistake, while one that ends the run later is a rule.
+    limit = PrivacyBudget(part, settings, options.epsilon_limit).limit
+    if not options.rounds or limit == math.inf:
+        return
+    first_round = part.spent(settings, noise_multipliers, 1)
+    if limit < first_round:
+        smallest = float(noise_multipliers.min())
         raise UnalikeError(
-            f"the first round costs epsilon {first:.3g} with noise_multiplier={float(z.min()):.3g}, above the budget of {limit:g}; "
-            "give more noise"
+            f"the first round costs epsilon {first_round:.3g} with noise_multiplier={smallest:.3g}, above the budget of "
+            f"{limit:g}; give more noise"
         )
 
 
-def _agreed(part: Privacy, settings: StageSettings) -> str:
+def _multipliers_of_budget(part: Privacy, settings: StageSettings) -> str:
     """The noise multipliers of a budget: the more batches a site has in a pass, the less noise its Poisson samples need."""
     assert settings.sampling is not None
-    found, batch = {}, settings.work.batch_size or 1
-    for n in (100, 10, 1):
-        sampling = replace(
-            settings.sampling, sizes=(n * batch, 2 * n * batch)
-        )  # two batches may need more than one
-        z = float(part.multipliers(replace(settings, sampling=sampling)).max())
-        found[f"{z:.4g}"] = f" where every site has {n} batches or more in a pass" * (n > 1)
-    return ", ".join(f"{z}{where}" for z, where in found.items())
+    batch_size = settings.work.batch_size or 1
+    conditions = {}
+    for batches in (100, 10, 1):
+        # twice as many, too: two batches may need more noise than one
+        sizes = (batches * batch_size, 2 * batches * batch_size)
+        sampling = replace(settings.sampling, sizes=sizes)
+        largest = float(part.multipliers(replace(settings, sampling=sampling)).max())
+        where = f" where every site has {batches} batches or more in a pass" if batches > 1 else ""
+        conditions[f"{largest:.4g}"] = where
+    return ", ".join(f"{multiplier}{where}" for multiplier, where in conditions.items())
 
 
-def _of_plan(steps: Sequence[Step]) -> Iterator[str]:
+def _leaks_of_plan(steps: Sequence[Step]) -> Iterator[str]:
     """The things that a plan of several steps, or of several models, lets out."""
     for step in steps:
         if not isinstance(step, Stage):
@@ -84,7 +94,7 @@ def _of_plan(steps: Sequence[Step]) -> Iterator[str]:
         yield f"only one step is accounted, and it has {', '.join(step.name for step in steps)}"
 
 
-def _of_decisions(options: RunOptions) -> Iterator[str]:
+def _leaks_of_decisions(options: RunOptions) -> Iterator[str]:
     """The decisions about the run that are made by samples of the clients."""
     if options.select == "best":
         yield "select='best' chooses a round by the clients' validation samples"

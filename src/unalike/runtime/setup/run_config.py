@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import sources, structure
 from unalike._utils.version import __version__
 from unalike.core.model import Model
-from unalike.core.options import cohort_size
+from unalike.core.options import cohort_size, without_defaults
 from unalike.core.privacy import ReleaseSampling
-from unalike.core.types import Batch
+from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.data import array_checks, sanity
@@ -24,8 +25,8 @@ from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
 from unalike.data.sanity import listed
 from unalike.data.training_vocabulary import replace_untrained, trained_words
+from unalike.methods.method import Method
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, method_of, steps_of
-from unalike.methods.plan import plan as plan_of
 from unalike.metrics.columns import TEST, Column, Columns
 from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
 from unalike.metrics.named_metrics import ATTACK_SUCCESS
@@ -44,23 +45,26 @@ from unalike.runtime.setup.given_model import (
     make_model,
 )
 from unalike.runtime.setup.privacy_rules import check_privacy
-from unalike.runtime.setup.run_options import RunOptions, check_inputs
+from unalike.runtime.setup.run_options import NamedPlan, RunOptions, check_inputs, named_plan
 from unalike.runtime.setup.stopping import StopRules
 from unalike.training.wire import Item, plan_outline, plan_wire
 
 Pair = tuple[Any, Any]
 """Samples and their labels, as arrays or tensors."""
-NEWER = (("metric", ()), ("sampling", "fixed"))
-"""Options with a value that records leave out, as records of older versions do."""
+TensorPair = tuple[torch.Tensor, torch.Tensor]
+"""Samples and their labels."""
+ON_THE_MACHINE = ("executor", "device")
+"""Options that change only speed and rounding."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides the numbers of a run. A run folder keeps `record`; `key` is its hash.
+    """Everything that decides the numbers of a run. A run folder keeps its `description`; `key` is the hash of that.
 
-    `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `asked` is the method
-    as typed: shown, not hashed. `start` says where the initial weights came from; their hash is in `record`. `recording` changes no
-    number and is not hashed. `federated` is the number of updates that complete a round of a federation; 0 in a simulation.
+    `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `method_text` is the
+    method as typed: shown, not hashed. `start` says where the initial weights came from; the description has their hash.
+    `recording` changes no number and is not hashed. `federated` is the number of updates that complete a round of a federation; 0
+    in a simulation.
     """
 
     plan: Plan
@@ -70,16 +74,52 @@ class RunConfig:
     options: RunOptions
     model_name: str
     model_text: str
-    test: tuple[torch.Tensor, torch.Tensor] | None = None
-    proxy: tuple[torch.Tensor, torch.Tensor] | None = None
+    test: TensorPair | None = None
+    proxy: TensorPair | None = None
     metrics: RunMetrics = field(default_factory=dict)
-    asked: str = ""
+    method_text: str = ""
     start: Start | None = None
     recording: Recording | None = None
     federated: int = 0
 
     @cached_property
-    def record(self) -> Config:
+    def description(self) -> Config:
+        """The run in plain values as its folder keeps it, with every option."""
+        return self._described(asdict(self.options), self.work.record)
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of everything that decides the result: of the description, without options that have their default."""
+        options = replace(self.options, protocol=self.options.protocols)
+        changed = without_defaults(options)
+        work = {name: self.work.record[name] for name in without_defaults(self.work)}
+        deciding = {name: value for name, value in changed.items() if name not in ON_THE_MACHINE}
+        return digest(self._described(deciding, work))
+
+    def _described(self, options: Config, work: Config) -> Config:
+        """The run in plain values, with these options and settings of local work."""
+        described: Config = {"unalike": __version__, "method": complete_spec(self.plan), **options}
+        if "protocol" in options:
+            described["protocol"] = list(self.options.protocols)
+        if self.metrics:
+            described["metrics"] = list(self.metrics)
+        module = None if is_named(self.model_name) else self.model.given_module
+        described["work"] = work
+        described["model"] = {
+            "name": self.model_text,
+            "fingerprint": fingerprint(self.model.params | self.model.buffers),
+        }
+        if module is not None:
+            described["model"]["structure"] = structure(module)
+        described["data"] = self._described_data
+        code = self._hashed_sources(module)
+        if code:
+            described["code"] = code
+        return described
+
+    @cached_property
+    def _described_data(self) -> Config:
+        """The data in plain values: fingerprints of all samples, and the partition where there is one."""
         partition = self.population.plan
         data: Config = {
             "fingerprint": self.population.fingerprint,
@@ -100,57 +140,35 @@ class RunConfig:
                 "partition": partition.spec,
                 "partition_seed": partition.seed,
             }
-            data |= {"val": partition.val_share} if partition.val_share else {}
-        module, work = None if is_named(self.model_name) else self.model.plain, self.work
+            if partition.val_share:
+                data["val"] = partition.val_share
+        return data
+
+    def _hashed_sources(self, module: nn.Module | None) -> Config:
+        """Name -> hash of the text of each class and function of the user's own that takes part in the run."""
+        modules = [] if module is None else [*module.modules()]
         formulas = [metric.formula for metric in self.metrics.values()]
-        used = (
-            self.plan,
-            *method_of(self.plan).parts,
-            work.loss,
-            work.optimizer,
-            work.schedule,
-            *formulas,
-        )
-        code = sources([*used, *(module.modules() if module else ())])
-        return {
-            "unalike": __version__,
-            "method": complete_spec(self.plan),
-            **{
-                name: value
-                for name, value in asdict(self.options).items()
-                if (name, value) not in NEWER
-            },
-            "protocol": list(self.options.protocols),
-            **({"metrics": list(self.metrics)} if self.metrics else {}),
-            "work": self.work.record,
-            "model": {
-                "name": self.model_text,
-                "fingerprint": fingerprint(self.model.params | self.model.buffers),
-                **({"structure": structure(module)} if module else {}),
-            },
-            "data": data,
-            **({"code": code} if code else {}),
-        }
+        functions = (self.work.loss, self.work.optimizer, self.work.schedule)
+        return sources([self.plan, *method_of(self.plan).parts, *functions, *formulas, *modules])
 
     @cached_property
     def settings(self) -> StageSettings:
         """The settings that stay the same in all rounds."""
         classes = None if self.population.classes is None else len(self.population.classes)
-        proxy, chain = _batch(self.proxy), self.options.chain
-        if proxy is not None and chain is not None:  # as the clients' samples in evaluation
-            fixed = chain.fixed
-            proxy = proxy._replace(x=fixed(proxy.x, proxy.x.new_zeros(len(proxy.x), 0)))
         options = self.options
+        proxy = _batch(self.proxy)
+        if proxy is not None and options.chain is not None:
+            # the steps without random draws alone, as for the clients' samples in evaluation
+            no_draws = proxy.x.new_zeros(len(proxy.x), 0)
+            proxy = proxy._replace(x=options.chain.fixed(proxy.x, no_draws))
         return StageSettings(
-            *(
-                self.model,
-                self.population.task,
-                self.work,
-                options.seed,
-                options.buffers,
-                proxy,
-                classes,
-            ),
+            model=self.model,
+            task=self.population.task,
+            work=self.work,
+            seed=options.seed,
+            buffers=options.buffers,
+            proxy=proxy,
+            classes=classes,
             sampling=self.sampling,
             secret_noise=bool(self.federated),
             malicious=malicious_clients(method_of(self.plan), self.population.sizes, options.seed),
@@ -158,17 +176,26 @@ class RunConfig:
 
     @cached_property
     def sampling(self) -> ReleaseSampling:
-        """The part that clients take in the rounds. Sites of a federation know the seed, by which each cohort is drawn."""
-        sizes, options = self.population.sizes[self.population.sizes > 0], self.options
+        """How clients take part in the rounds, which decides what a round costs a private method."""
+        options = self.options
+        sizes = self.population.sizes[self.population.sizes > 0]
         eligible = max(1, len(sizes))
-        poisson = options.sampling == "poisson" and options.participation < 1
-        count = cohort_size(options.participation, eligible)
-        expected, fewest = (
-            (options.participation * eligible, 0) if poisson else (count, self.federated or count)
-        )
+        if options.sampling == "poisson" and options.participation < 1:
+            expected: float = options.participation * eligible
+            fewest = 0
+        else:
+            count = cohort_size(options.participation, eligible)
+            expected = count
+            fewest = self.federated or count
+        # Sites of a federation know the seed, by which each cohort is drawn: to them nothing is random.
         draw = "all" if self.federated or expected == eligible else options.sampling
         return ReleaseSampling(
-            eligible, expected, draw, options.rounds, fewest, tuple(np.unique(sizes).tolist())
+            units=eligible,
+            expected=expected,
+            draw=draw,
+            releases=options.rounds,
+            min_contributions=fewest,
+            sizes=tuple(np.unique(sizes).tolist()),
         )
 
     @cached_property
@@ -179,74 +206,78 @@ class RunConfig:
     @cached_property
     def columns(self) -> Columns:
         """The columns of scores that the history of the run may have."""
-        metrics, attack = (
-            run_metrics(self.population.task, self.metrics).values(),
-            method_of(self.plan).attack,
+        columns = Columns.of(
+            protocols=(*self.options.protocols, "personal"),
+            metrics=run_metrics(self.population.task, self.metrics).values(),
+            validated=bool(len(self.population.val.values)),
         )
-        found = Columns.of(
-            (*self.options.protocols, "personal"), metrics, bool(len(self.population.val.values))
-        )
+        attack = method_of(self.plan).attack
         if attack is None or attack.goal is None:
-            return found
-        own = [p for p in found.protocols if p != "server"]
-        return found | Columns(
-            tuple(Column(p, TEST, ATTACK_SUCCESS, p == found.plain) for p in own)
-        )
+            return columns
+        at_clients = [protocol for protocol in columns.protocols if protocol != "server"]
+        successes = [
+            Column(protocol, TEST, ATTACK_SUCCESS, plain=protocol == columns.plain)
+            for protocol in at_clients
+        ]
+        return columns | Columns(tuple(successes))
 
     @property
     def warnings(self) -> list[str]:
         """Warnings about a configuration that can be run."""
-        nothing = "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
-        useless = not self.options.rounds and not getattr(self.plan, "useful_untrained", False)
-        found = [nothing] if useless else []
+        found = []
+        if not self.options.rounds and not self.plan.useful_untrained:
+            found.append(
+                "rounds=0 trains nothing: the run holds the initial model and its evaluation; expected 1 or more"
+            )
         if not self.population.is_scored(self.options.protocols):
             found.append(
                 "no client has a test sample, and no test set is given: the run has no score. Give ua.partition(..., split=0.75), "
                 "ClientData(test=...), or protocol='server' with test=(x, y)"
             )
-        largest, batch = int(self.population.sizes.max(initial=0)), self.work.batch_size or 0
-        if batch != Work().batch_size and 0 < largest < batch:
+        largest = int(self.population.sizes.max(initial=0))
+        batch_size = self.work.batch_size or 0
+        if batch_size != Work().batch_size and 0 < largest < batch_size:
             found.append(
-                f"batch_size={batch} is above the {largest} training samples of the largest client: every step takes all samples "
-                "of its client"
+                f"batch_size={batch_size} is above the {largest} training samples of the largest client: every step takes all "
+                "samples of its client"
             )
         if self.start is not None and self.start.partial:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
-        return found + ([self.ending.warning] if self.ending.warning else [])
+        if self.ending.warning:
+            found.append(self.ending.warning)
+        return found
 
     @cached_property
     def data_notes(self) -> tuple[str, ...]:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
-        given = () if self.population.plan is None else self.population.plan.notes
+        notes = [] if self.population.plan is None else [*self.population.plan.notes]
         names = [self.population.names[k] for k in sorted(self.settings.malicious)]
         if names:
-            few = f"{listed(names)} of {len(self.population)} clients are malicious"
-            given = (*given, f"{few}, and the scores are those of the others")
-        return (*given, *sanity.warnings_of(self.population))
+            malicious = f"{listed(names)} of {len(self.population)} clients"
+            notes.append(f"{malicious} are malicious, and the scores are those of the others")
+        return (*notes, *sanity.warnings_of(self.population))
 
     @cached_property
     def sanity(self) -> str:
         """The score of a constant prediction, for comparison; empty where the samples are elsewhere."""
-        in_use = self.options.protocols[:1] == ("server",) and self.test is not None
-        return sanity.constant_prediction(
-            self.population, self.test[1] if in_use and self.test else None
-        )
+        labels = None
+        if self.options.protocols[:1] == ("server",) and self.test is not None:
+            labels = self.test[1]
+        return sanity.constant_prediction(self.population, labels)
 
     @property
     def plan_inputs(self) -> PlanInputs:
         """The inputs that a plan builds its stages from."""
-        population, options = self.population, self.options
-        samples, clusters = int(population.sizes.sum()), population.clusters
-        proxy = _batch(self.proxy)
+        population = self.population
         return PlanInputs(
-            len(population),
-            options.rounds,
-            self.model,
-            options.seed,
-            samples,
-            clusters,
-            proxy,
-            population.task,
+            clients=len(population),
+            rounds=self.options.rounds,
+            model=self.model,
+            seed=self.options.seed,
+            samples=int(population.sizes.sum()),
+            clusters=population.clusters,
+            proxy=_batch(self.proxy),
+            task=population.task,
         )
 
     @cached_property
@@ -257,30 +288,28 @@ class RunConfig:
     def obstacle(self, rounds: int) -> str:
         """The reason why a run of so many rounds, fewer than these, is not the beginning of this one; empty if it is."""
         shorter = replace(self, options=replace(self.options, rounds=rounds))
-        before, own = (
-            [getattr(step, "rounds", 0) for step in config.outline[:-1]]
-            for config in (shorter, self)
-        )
-        if before != own:
-            return f"{self.asked} divides its rounds among stages, so {rounds} rounds are not the beginning of more"
+        if shorter._rounds_of_steps != self._rounds_of_steps:
+            return f"{self.method_text} divides its rounds among stages, so {rounds} rounds are not the beginning of more"
         every = self.options.evaluate_every
-        return (
-            f"with evaluate_every={every}, round {rounds} is evaluated only as the last one"
-            if rounds % every
-            else ""
-        )
+        if rounds % every:
+            return f"with evaluate_every={every}, round {rounds} is evaluated only as the last one"
+        return ""
+
+    @property
+    def _rounds_of_steps(self) -> list[int]:
+        """The number of rounds of each step of the plan but the last."""
+        return [getattr(step, "rounds", 0) for step in self.outline[:-1]]
 
     @property
     def wire(self) -> list[Item]:
-        """The tensors that cross the wire in them."""
-        some = next((Batch(*c.train) for c in self.population if len(c.train[1])), None)
-        return plan_wire(
-            self.outline, self.model, lambda m: {} if some is None else m.facts(some, self.settings)
-        )
+        """The tensors that cross the wire in the steps of the plan."""
+        trained = (client.train for client in self.population)
+        samples = next((Batch(x, y) for x, y in trained if len(y)), None)
 
-    @property
-    def key(self) -> str:
-        return digest({k: v for k, v in self.record.items() if k not in ("executor", "device")})
+        def client_facts(method: Method) -> Context:
+            return {} if samples is None else method.client_facts(samples, self.settings)
+
+        return plan_wire(self.outline, self.model, client_facts)
 
     @property
     def device(self) -> torch.device:
@@ -293,17 +322,18 @@ class RunConfig:
         if device.type == "cpu":
             return self
         if device.index is None:
-            device = torch.device(
-                device.type, place % torch.get_device_module(device).device_count()
-            )
-        test, proxy = (
-            pair and (pair[0].to(device), pair[1].to(device)) for pair in (self.test, self.proxy)
+            count = torch.get_device_module(device).device_count()
+            device = torch.device(device.type, place % count)
+        return replace(
+            self,
+            population=self.population.to(device),
+            model=self.model.to(device),
+            test=_pair_on(device, self.test),
+            proxy=_pair_on(device, self.proxy),
         )
-        population, model = self.population.to(device), self.model.to(device)
-        return replace(self, population=population, model=model, test=test, proxy=proxy)
 
 
-def prepare_run(
+def configure_run(
     spec: object,
     clients: Clients,
     *,
@@ -318,102 +348,160 @@ def prepare_run(
     federated: int = 0,
     **options: Any,
 ) -> RunConfig:
-    """Check everything that can be checked before training; `federated` as in `RunConfig`. Raises `UnalikeError`."""
-    chosen = check_inputs([spec], model=model, work=work, has_test=test is not None, **options)
-    plan = plan_of(spec)
-    population = clients if isinstance(clients, Population) else Population.of(clients)
-    population = under_attack(population, method_of(plan), chosen.seed)
-    context = example_context(plan, population)
-    made, name = make_model(
-        fitted(model, context) if isinstance(model, str) else model, population, chosen.seed
+    """Check the inputs of one run and prepare it, for callers that read no data in between. Raises `UnalikeError`."""
+    method = named_plan(spec)
+    checked = check_inputs(
+        [method],
+        model=model,
+        start=start,
+        start_partial=start_partial,
+        work=work,
+        has_test=test is not None,
+        record=record,
+        **options,
     )
-    asked = model if isinstance(model, str) else name
+    return prepare_run(
+        method,
+        clients,
+        checked,
+        model=model,
+        start=start,
+        start_partial=start_partial,
+        work=work,
+        test=test,
+        proxy=proxy,
+        metrics=metrics,
+        record=record,
+        federated=federated,
+    )
+
+
+def prepare_run(
+    method: NamedPlan,
+    clients: Clients,
+    options: RunOptions,
+    *,
+    model: ModelLike,
+    start: str | Path | None = None,
+    start_partial: bool = False,
+    work: Work | None = None,
+    test: Pair | None = None,
+    proxy: Pair | None = None,
+    metrics: Custom | None = None,
+    record: str | Hook | Recording | None = None,
+    federated: int = 0,
+) -> RunConfig:
+    """Prepare a run of inputs that `check_inputs` passed: make its model, and check all that needs the data.
+
+    `federated` as in `RunConfig`. Raises `UnalikeError`.
+    """
+    plan = method.plan
+    population = clients if isinstance(clients, Population) else Population.of(clients)
+    population = under_attack(population, method_of(plan), options.seed)
+
+    # The model is tried on two samples: what does not fit would otherwise fail in the middle of the first round.
+    context = example_context(plan, population)
+    architecture = fitted(model, context) if isinstance(model, str) else model
+    made, model_text = make_model(architecture, population, options.seed)
     started = None
     if start is not None:
         made, started = start_from(made, start, start_partial)
     check_fit(made, population, context)
     if not isinstance(model, str):
         check_repeats(made, population, context)
-    if chosen.chain is not None:
-        if population.x.dim() != 4:
-            shape = list(population.input_shape)
-            raise UnalikeError(
-                f"transform={chosen.transform!r} is for images; found samples of shape {shape}: leave it out"
-            )
-        chosen.chain(
-            population.x[:1], torch.zeros(1, chosen.chain.draws)
-        )  # an error now, not in the first round
-    population, made = population.to("cpu"), made.to("cpu").at(chosen.precision)
-    held_out, public = _tensors("test", test, population), _tensors("proxy", proxy, population)
-    named = {m.name: m.of(population.task, population.classes) for m in chosen.chosen_metrics}
-    columns = named | own_metrics(metrics)
-    words = spec if isinstance(spec, str) else repr(plan)
-    work = (work or Work()).over(chosen.rounds)
+    _check_transform(options, population)
+
+    # The configuration stays on the CPU; each process that trains moves it to its own device (`RunConfig.here`).
+    population = population.to("cpu")
+    made = made.to("cpu").at(options.precision)
+    work = (work or Work()).over(options.rounds)
     check_loss(work, made, population, context)
+
+    named = {m.name: m.of(population.task, population.classes) for m in options.chosen_metrics}
     recording = Recording.of(record)
-    if getattr(plan, "needs_products", False):
+    if plan.needs_products:
         recording = replace(recording or Recording(), products=True)
-    given = (
-        plan,
-        population,
-        made,
-        work,
-        chosen,
-        asked,
-        name,
-        held_out,
-        public,
-        columns,
-        words,
-        started,
-        recording,
+    run_config = RunConfig(
+        plan=plan,
+        population=population,
+        model=made,
+        work=work,
+        options=options,
+        model_name=model if isinstance(model, str) else model_text,
+        model_text=model_text,
+        test=_tensors("test", test, population),
+        proxy=_tensors("proxy", proxy, population),
+        metrics=named | own_metrics(metrics),
+        method_text=method.text,
+        start=started,
+        recording=recording,
+        federated=federated,
     )
-    run_config = RunConfig(*given, federated=federated)
+    _check_rules(run_config)
+    _check_first_stage(run_config)
+    _check_tested(run_config)
+    # Last, since it asks what crosses the wire, which only a run that is possible can say.
+    check_privacy(
+        method.text, run_config.outline, run_config.wire, run_config.settings, run_config.options
+    )
+    return run_config
+
+
+def _check_transform(options: RunOptions, population: Population) -> None:
+    """Raise `UnalikeError` if the transform of training batches cannot be used on the samples."""
+    if options.chain is None:
+        return
+    if population.x.dim() != 4:
+        shape = list(population.input_shape)
+        raise UnalikeError(
+            f"transform={options.transform!r} is for images; found samples of shape {shape}: leave it out"
+        )
+    options.chain(population.x[:1], torch.zeros(1, options.chain.draws))
+
+
+def _check_rules(run_config: RunConfig) -> None:
+    """Raise `UnalikeError` if a rule that ends the run, or chooses its round, reads a score that there is not."""
     _ = run_config.ending
-    if chosen.select == "best" and not run_config.columns.validated:
+    if run_config.options.select == "best" and not run_config.columns.validated:
         raise UnalikeError(
             "select='best' chooses a round by its score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
-    first = next(
-        steps_of(run_config.plan, run_config.plan_inputs)
-    )  # an error now if the plan lacks something
+
+
+def _check_first_stage(run_config: RunConfig) -> None:
+    """Raise `UnalikeError` if the plan, or the method of its first stage, lacks something that it needs."""
+    first = next(steps_of(run_config.plan, run_config.plan_inputs))
     if isinstance(first, Stage):
-        first.method.check_task(population.task)
-        first.method.check_loss(work)
+        first.method.check_task(run_config.population.task)
+        first.method.check_loss(run_config.work)
         first.method.require(run_config.settings.proxy)
-    _check_tested(run_config)
-    check_privacy(words, run_config.outline, run_config.wire, run_config.settings, chosen)
-    return run_config
 
 
 def _check_tested(run_config: RunConfig) -> None:
     """Raise `UnalikeError` if only clients that never train are tested (`leave_one_out`), and the method has no model for them."""
-    population, tested = run_config.population, run_config.population.test.sizes > 0
+    population = run_config.population
+    tested = population.test.sizes > 0
     if not tested.any() or population.sizes[tested].any():
         return
-    for last in [step for step in run_config.outline if isinstance(step, Stage)][-1:]:
-        groups = len(last.members(len(population)))
-        divided = (
-            "makes groups of clients by what they train"
-            if getattr(run_config.plan, "divides", False)
-            else ""
+    stages = [step for step in run_config.outline if isinstance(step, Stage)]
+    if not stages:
+        return
+    last = stages[-1]
+    groups = len(last.members(len(population)))
+    model = last.model or run_config.model
+    why = last.why_no_single_model(model, run_config.options.buffers, groups)
+    if not why and run_config.plan.divides:
+        why = "makes groups of clients by what they train"
+    if why:
+        raise UnalikeError(
+            f"only clients that never train are tested, and {run_config.method_text} {why}; so it has no model for them: leave it "
+            "out, or name a partition in which clients test their own samples, such as natural"
         )
-        if (
-            why := last.why_no_single_model(
-                last.model or run_config.model, run_config.options.buffers, groups
-            )
-            or divided
-        ):
-            raise UnalikeError(
-                f"only clients that never train are tested, and {run_config.asked} {why}; so it has no model for them: leave it "
-                "out, or name a partition in which clients test their own samples, such as natural"
-            )
 
 
-def _tensors(
-    name: str, found: Pair | None, population: Population
-) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _tensors(name: str, found: Pair | None, population: Population) -> TensorPair | None:
+    """The server's samples that a user gave, as tensors like those of the clients. Raises `UnalikeError` for others."""
     if found is None:
         return None
     x, y = array_checks.pair(found, name)
@@ -426,13 +514,23 @@ def _tensors(
         raise UnalikeError(f"{name}: found no sample; expected some, or leave {name} out")
     if population.outputs is not None:
         array_checks.label_range(y, population.outputs, name)
-    x, y = x.to(population.x), y.to(population.y)
+    x = x.to(population.x)
+    y = y.to(population.y)
     if population.plan is not None and not x.is_floating_point():
-        x = replace_untrained(
-            x, trained_words(population)
-        )  # as the partition did with the clients' own
+        # as the partition did with the clients' own
+        x = replace_untrained(x, trained_words(population))
     return x, y
 
 
-def _batch(pair: tuple[torch.Tensor, torch.Tensor] | None) -> Batch | None:
-    return None if pair is None else Batch(*pair)
+def _batch(pair: TensorPair | None) -> Batch | None:
+    if pair is None:
+        return None
+    x, y = pair
+    return Batch(x, y)
+
+
+def _pair_on(device: torch.device, pair: TensorPair | None) -> TensorPair | None:
+    if pair is None:
+        return None
+    x, y = pair
+    return x.to(device), y.to(device)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from pydantic import ConfigDict, ValidationError
@@ -21,7 +21,7 @@ from unalike.core.work import Work
 from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
 from unalike.engine.auto import EXECUTORS
-from unalike.methods.plan import method_of
+from unalike.methods.plan import Plan, method_of
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.columns import PROTOCOLS
 from unalike.metrics.named_metrics import Metric
@@ -38,6 +38,13 @@ from unalike.runtime.setup.stopping import Budget, names_in
 class RunOptions(SimulationOptions):
     """Options of a run, checked. `protocol` may list several; the first fills the plain columns of the history."""
 
+    def with_seed(self, seed: int) -> Self:
+        """The same options under another seed. Raises `UnalikeError` for one that is none."""
+        try:
+            return replace(self, seed=seed)
+        except ValidationError as error:
+            raise UnalikeError(explain_errors(error)) from None
+
     @cached_property
     def chain(self) -> TransformChain | None:
         """The transform of training batches. Evaluation applies only its steps without random draws."""
@@ -51,7 +58,9 @@ class RunOptions(SimulationOptions):
     @property
     def epsilon_limit(self) -> float:
         """The budget of epsilon; infinite without one."""
-        total, limit = ("", math.inf) if self.budget is None else Budget(self.budget).limit
+        if self.budget is None:
+            return math.inf
+        total, limit = Budget(self.budget).limit
         return limit if total == "epsilon" else math.inf
 
     @property
@@ -62,6 +71,19 @@ class RunOptions(SimulationOptions):
             if isinstance(self.protocol, str)
             else tuple(dict.fromkeys(self.protocol))
         )
+
+
+class NamedPlan(NamedTuple):
+    """A plan, and its text: as the user typed it, or with every field where it was made by a program."""
+
+    text: str
+    plan: Plan
+
+
+def named_plan(spec: object) -> NamedPlan:
+    """Read the method that a user gave. Raises `UnalikeError` for what is none."""
+    plan = plan_of(spec)
+    return NamedPlan(spec if isinstance(spec, str) else repr(plan), plan)
 
 
 def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
@@ -80,7 +102,7 @@ def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
 
 
 def check_inputs(
-    specs: Iterable[object],
+    plans: Iterable[NamedPlan],
     *,
     model: ModelLike = "mlp",
     start: str | Path | None = None,
@@ -95,19 +117,11 @@ def check_inputs(
     `has_test`: the server has test samples, or gets some. Raises `UnalikeError` for anything unknown or out of range.
     """
     try:
-        chosen = RunOptions(**options)
+        checked = RunOptions(**options)
     except ValidationError as error:
         raise UnalikeError(explain_errors(error)) from None
     with_loss(work, None)
-    reads = {"budget": chosen.epsilon_limit < math.inf, "stop": "epsilon" in names_in(chosen.stop)}
-    reading = [name for name, is_so in reads.items() if is_so]
-    for spec in specs:
-        if method_of(plan_of(spec)).privacy is None and reading:
-            name = reading[0]
-            raise UnalikeError(
-                f"found {name}={getattr(chosen, name)!r}, and {spec} has no epsilon; expected a private method such as dp_sgd. "
-                f"Give another {name}, or leave the method out"
-            )
+    _check_epsilon_is_known(plans, checked)
     if isinstance(model, str):
         _ = models[read(model).name]
     if start is not None:
@@ -117,20 +131,41 @@ def check_inputs(
             "found start_partial=True without start; give start=FILE, or leave start_partial out"
         )
     Recording.of(record)
-    _check_protocols(chosen.protocols, has_test)
-    _check_executor(chosen.executor)
-    _check_device(chosen.device)
-    _check_modes(torch.device(chosen.device).type)
-    _ = chosen.chain, chosen.chosen_metrics, chosen.epsilon_limit
-    return chosen
+    _check_protocols(checked.protocols, has_test)
+    _check_executor(checked.executor)
+    _check_device(checked.device)
+    _check_modes(torch.device(checked.device).type)
+    # these are read from text on first use, which raises for a text that says nothing
+    _ = checked.chain
+    _ = checked.chosen_metrics
+    return checked
+
+
+def _check_epsilon_is_known(plans: Iterable[NamedPlan], options: RunOptions) -> None:
+    """Raise `UnalikeError` where the run is to end by its epsilon, and a method has none."""
+    reads_epsilon = {
+        "budget": options.epsilon_limit < math.inf,
+        "stop": "epsilon" in names_in(options.stop),
+    }
+    reader = next((name for name, is_so in reads_epsilon.items() if is_so), None)
+    if reader is None:
+        return
+    for text, plan in plans:
+        if method_of(plan).privacy is None:
+            raise UnalikeError(
+                f"found {reader}={getattr(options, reader)!r}, and {text} has no epsilon; expected a private method such as "
+                f"dp_sgd. Give another {reader}, or leave the method out"
+            )
 
 
 def _check_executor(text: str) -> None:
-    """Whether there are executors of these names, in each process too."""
-    call, names = parse_one(text), {*EXECUTORS, "auto", "distributed"}
+    """Raise `UnalikeError` unless there are executors of these names, in each process too."""
+    call = parse_one(text)
+    names = {*EXECUTORS, "auto", "distributed"}
     if call.name not in names:
         raise unknown("executor", call.name, names)
-    if call.name == "distributed" and isinstance(inner := call.parameters.get("inner"), str):
+    inner = call.parameters.get("inner")
+    if call.name == "distributed" and isinstance(inner, str):
         _check_executor(inner)
 
 
@@ -148,7 +183,7 @@ def _check_protocols(protocols: Sequence[str], has_test: bool) -> None:
 
 
 def _check_device(name: str) -> None:
-    """Whether there is such a device, found without using it: processes that are started later could not use it any more."""
+    """Raise `UnalikeError` unless there is such a device; it is not used, or processes that start later could not use it."""
     try:
         device = torch.device(name)
         count = 1 if device.type == "cpu" else torch.get_device_module(device).device_count()

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from unalike.runtime.records.history import History, Row, last_stage
 
 Rule = Callable[[History], bool]
 """Whether a run with this history has come to its end."""
+Total = Callable[[list[Row]], float]
+"""The total of a run, from the rows of its history."""
 
 EXAMPLES = "'min_accuracy >= 0.8', 'patience(rounds=10)' or 'accuracy >= 0.9 or seconds >= 600'"
 COMPARED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
@@ -36,21 +39,41 @@ COMPARED: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.LtE: operator.le,
     ast.Lt: operator.lt,
 }
+
+
+def _deviation(values: np.ndarray) -> float:
+    """The standard deviation; NaN of one value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+
 OVER_CLIENTS: dict[str, Callable[[np.ndarray], float]] = {
     "min": np.min,
     "max": np.max,
     "mean": np.mean,
-    "std": lambda values: np.std(values, ddof=1) if len(values) > 1 else math.nan,
+    "std": _deviation,
 }
-TOTALS: dict[str, Callable[[list[Row]], float]] = {
-    "round": lambda rows: rows[-1]["round"],
-    "seconds": lambda rows: sum(row["seconds"] for row in rows),
-    "bytes": lambda rows: sum(row["bytes_down"] + row["bytes_up"] for row in rows),
-    "bytes_down": lambda rows: sum(row["bytes_down"] for row in rows),
-    "bytes_up": lambda rows: sum(row["bytes_up"] for row in rows),
-    "train_loss": lambda rows: rows[-1]["train_loss"],
-    "epsilon": lambda rows: rows[-1].get("epsilon", math.nan),
+
+
+def _newest(column: str) -> Total:
+    """The value of a column in the newest row."""
+    return lambda rows: rows[-1].get(column, math.nan)
+
+
+def _sum_of(*columns: str) -> Total:
+    """The sum of columns over all rows."""
+    return lambda rows: sum(row[column] for row in rows for column in columns)
+
+
+TOTALS: dict[str, Total] = {
+    "round": _newest("round"),
+    "seconds": _sum_of("seconds"),
+    "bytes": _sum_of("bytes_down", "bytes_up"),
+    "bytes_down": _sum_of("bytes_down"),
+    "bytes_up": _sum_of("bytes_up"),
+    "train_loss": _newest("train_loss"),
+    "epsilon": _newest("epsilon"),
 }
+"""Name in a rule -> its value."""
 
 
 def best_row(rows: Iterable[Row], column: Column, delta: float = 0.0, sign: int = 0) -> Row | None:
@@ -58,7 +81,8 @@ def best_row(rows: Iterable[Row], column: Column, delta: float = 0.0, sign: int 
 
     sign: +1 if more is better, -1 if less is; 0 for the direction of the metric.
     """
-    best, sign = None, sign or column.metric.sign
+    best = None
+    sign = sign or column.metric.sign
     for row in rows:
         value = column.value(row)
         if math.isnan(value) or row["round"] < 1:
@@ -84,11 +108,9 @@ def stop_rule(text: str, columns: Columns) -> Rule:
 
 def names_in(text: str | None) -> set[str]:
     """The names in the text of a stop rule, `patience` among them. Raises `UnalikeError` where it is no expression."""
-    return (
-        {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
-        if text
-        else set()
-    )
+    if not text:
+        return set()
+    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
 
 
 def _parsed(text: str) -> ast.expr:
@@ -99,17 +121,12 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _rule(node: ast.expr, columns: Columns) -> Rule:
+    """The rule of an expression, or of a part of it."""
     if isinstance(node, ast.BoolOp):
-        rules, joined = (
-            [_rule(value, columns) for value in node.values],
-            any if isinstance(node.op, ast.Or) else all,
-        )
-        return lambda history: joined([rule(history) for rule in rules])
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "patience"
-    ):
+        rules = [_rule(value, columns) for value in node.values]
+        combine = any if isinstance(node.op, ast.Or) else all
+        return lambda history: combine([rule(history) for rule in rules])
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "patience":
         return _patience(node, columns)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Name):
         return _threshold(node, columns)
@@ -117,13 +134,14 @@ def _rule(node: ast.expr, columns: Columns) -> Rule:
 
 
 def _threshold(node: ast.Compare, columns: Columns) -> Rule:
-    compared, name = COMPARED.get(type(node.ops[0])), ast.unparse(node.left)
-    if compared is None:
+    compare = COMPARED.get(type(node.ops[0]))
+    if compare is None:
         raise UnalikeError(
             f"stop: {ast.unparse(node)!r} compares in a way that is not known; expected >=, >, <= or <"
         )
-    limit, read = _number(node.comparators[0]), _reader(name, columns)
-    return lambda history: compared(read(history), limit)
+    limit = _number(node.comparators[0])
+    value = _reader(ast.unparse(node.left), columns)
+    return lambda history: compare(value(history), limit)
 
 
 def _reader(name: str, columns: Columns) -> Callable[[History], float]:
@@ -132,65 +150,69 @@ def _reader(name: str, columns: Columns) -> Callable[[History], float]:
         return lambda history: TOTALS[name](history.rows)
     column = column_for(name, columns)
     if column is not None:
-        return lambda history: _in_use(history.last, column, columns).value(history.last)
-    over = re.match(f"({'|'.join(OVER_CLIENTS)})_(.+)", name)
-    own = column_for(over[2], columns) if over else None
-    if over is None or own is None:
-        metrics = [metric.name for metric in columns.metrics]
-        names = [
-            *metrics,
-            *(f"personal_{one}" for one in metrics),
-            *(f"min_{one}" for one in metrics),
-            *TOTALS,
-        ]
-        raise UnalikeError(f"stop: {name!r} is unknown; expected one of {', '.join(names)}")
+        return _newest_score(column, columns)
+    over_clients = re.match(f"({'|'.join(OVER_CLIENTS)})_(.+)", name)
+    if over_clients is not None:
+        of_client = column_for(over_clients[2], columns)
+        if of_client is not None:
+            return _score_over_clients(of_client, columns, OVER_CLIENTS[over_clients[1]])
+    metrics = [metric.name for metric in columns.metrics]
+    personal = [f"personal_{metric}" for metric in metrics]
+    worst = [f"min_{metric}" for metric in metrics]
+    names = ", ".join([*metrics, *personal, *worst, *TOTALS])
+    raise UnalikeError(f"stop: {name!r} is unknown; expected one of {names}")
 
-    def over_clients(history: History) -> float:
-        scores = np.array(
-            [_in_use(row, own, columns).value(row) for row in history.last_clients], float
-        )
+
+def _newest_score(column: Column, columns: Columns) -> Callable[[History], float]:
+    """A function that reads the score in the newest row."""
+
+    def score(history: History) -> float:
+        row = history.last
+        return _in_use(row, column, columns).value(row)
+
+    return score
+
+
+def _score_over_clients(
+    column: Column, columns: Columns, summarize: Callable[[np.ndarray], float]
+) -> Callable[[History], float]:
+    """A function that summarizes the newest scores of all clients that have one."""
+
+    def score(history: History) -> float:
+        rows = history.last_clients
+        scores = np.array([_in_use(row, column, columns).value(row) for row in rows], float)
         scores = scores[~np.isnan(scores)]
-        return float(OVER_CLIENTS[over[1]](scores)) if len(scores) else math.nan
+        return float(summarize(scores)) if len(scores) else math.nan
 
-    return over_clients
+    return score
 
 
 def _in_use(row: Row, column: Column, columns: Columns) -> Column:
     """The column; that of the personal models where it is empty, as of methods that have no shared model."""
-    own = columns.get("personal", column.metric.name, column.split) if column.plain else None
-    return (
-        own
-        if own is not None and math.isnan(column.value(row)) and not math.isnan(own.value(row))
-        else column
-    )
+    if not column.plain or not math.isnan(column.value(row)):
+        return column
+    personal = columns.get("personal", column.metric.name, column.split)
+    if personal is None or math.isnan(personal.value(row)):
+        return column
+    return personal
 
 
 def _patience(node: ast.Call, columns: Columns) -> Rule:
-    try:
-        given = {
-            key: ast.literal_eval(value)
-            for key, value in zip(("rounds", "metric", "delta"), node.args)
-        }
-        given |= {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-    except ValueError:
-        given = {}
-    rounds, metric, delta = (
-        given.get("rounds"),
-        given.get("metric", columns.metric.name),
-        given.get("delta", 0.0),
-    )
-    less = given.get("less")
-    told = (
-        isinstance(rounds, int)
+    """The rule that a score has not improved for some rounds of a stage."""
+    arguments = _arguments(node)
+    rounds = arguments.get("rounds")
+    metric = arguments.get("metric", columns.metric.name)
+    delta = arguments.get("delta", 0.0)
+    less = arguments.get("less")
+    is_valid = (
+        not set(arguments) - {"rounds", "metric", "delta", "less"}
+        and isinstance(rounds, int)
         and rounds > 0
-        and isinstance(delta, int | float)
         and isinstance(metric, str)
+        and isinstance(delta, int | float)
+        and isinstance(less, bool | None)
     )
-    if (
-        not told
-        or set(given) - {"rounds", "metric", "delta", "less"}
-        or not isinstance(less, bool | None)
-    ):
+    if not is_valid:
         raise UnalikeError(
             f"stop: {ast.unparse(node)!r} is no rule; expected patience(rounds=10) or "
             'patience(rounds=10, metric="loss", delta=0.001)'
@@ -206,23 +228,37 @@ def _patience(node: ast.Call, columns: Columns) -> Rule:
             "stop: patience chooses when to stop by a score, which must not be that of the test samples, and the clients have no "
             "validation samples; give ua.partition(..., val=0.1), --val 0.1 or ClientData(val=...)"
         )
+    # A known metric has a direction, and one of the user's own needs one.
     if (less is None) != bool(column.metric.sign):
         raise UnalikeError(
             f"stop: found {ast.unparse(node)!r}; expected less=True or less=False for a metric of one's own, as its better "
             "direction is not known, and neither for the others"
         )
+    sign = 0
+    if less is not None:
+        sign = -1 if less else 1
 
-    sign = 0 if less is None else 1 - 2 * less
-
-    def stale(history: History) -> bool:
-        first = last_stage(
-            history.rows
-        )  # a new stage may start with lower scores than the one before
-        stage = [row for row in history.rows if row["round"] >= first]
-        best = best_row(stage, _in_use(history.last, column, columns), delta, sign)
+    def is_stale(history: History) -> bool:
+        # a new stage may start with lower scores than the one before
+        first = last_stage(history.rows)
+        rows = [row for row in history.rows if row["round"] >= first]
+        best = best_row(rows, _in_use(history.last, column, columns), delta, sign)
         return best is not None and history.last["round"] - best["round"] >= rounds
 
-    return stale
+    return is_stale
+
+
+def _arguments(node: ast.Call) -> dict[str, Any]:
+    """The arguments of `patience` by name; none where one of them is no plain value."""
+    arguments = {}
+    try:
+        for name, value in zip(("rounds", "metric", "delta"), node.args):
+            arguments[name] = ast.literal_eval(value)
+        for keyword in node.keywords:
+            arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
+    except ValueError:
+        return {}
+    return arguments
 
 
 def _number(node: ast.expr) -> float:

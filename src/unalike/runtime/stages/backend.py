@@ -10,8 +10,8 @@ from unalike.core.types import Tree
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.runtime.records.history import Row
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.runtime.stages.model_group import GroupUpdates
 from unalike.runtime.stages.stage_state import Facts, StageState
+from unalike.training.server.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,17 @@ class RoundUpdates:
     `complete` is called when the updates have been aggregated, and frees what held them.
     """
 
-    groups: Mapping[str, GroupUpdates]
+    groups: Mapping[str, Updates]
     seconds: float
     bytes_down: int
     bytes_up: int
     faults: Mapping[int, str] = field(default_factory=dict)
     local: Mapping[int, dict[str, Any]] = field(default_factory=dict)
     complete: Callable[[], None] = lambda: None
+
+
+NO_UPDATES = RoundUpdates(groups={}, seconds=0.0, bytes_down=0, bytes_up=0)
+"""The updates of a round without clients, which nobody was asked for."""
 
 
 class Replies(NamedTuple):

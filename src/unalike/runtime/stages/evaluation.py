@@ -20,6 +20,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
 from unalike.core.tasks import Task
+from unalike.core.types import Tree
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.methods.attack import Attack
@@ -73,13 +74,17 @@ class ClientSplit:
     """The clients' own test or validation samples."""
 
     def __init__(self, population: Population, rows: Ragged):
-        self.x, self.y, self.rows = population.x, population.y, rows
+        self.x = population.x
+        self.y = population.y
+        self.rows = rows
 
     def of(self, clients: Sequence[int]) -> Rows:
         if len(clients) == len(self.rows):
             return self.rows.values, self.rows.owners
-        found = np.concatenate([self.rows[k] for k in clients] or [np.zeros(0, np.int64)])
-        return found, np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
+        rows = [self.rows[client] for client in clients]
+        indices = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        owners = np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
+        return indices, owners
 
     def metrics(
         self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
@@ -93,19 +98,20 @@ class TriggeredSplit(ClientSplit):
 
     def __init__(self, population: Population, attack: Attack):
         self.goal = attack.goal
-        others = Ragged.of(
-            rows[population.y[rows].numpy(force=True) != self.goal] for rows in population.test
-        )
-        super().__init__(replace(population, x=attack.triggered(population.x)), others)
+        rows_of_others = []
+        for rows in population.test:
+            labels = population.y[rows].numpy(force=True)
+            rows_of_others.append(rows[labels != self.goal])
+        triggered = replace(population, x=attack.triggered(population.x))
+        super().__init__(triggered, Ragged.of(rows_of_others))
 
     def metrics(
         self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
     ) -> ProtocolMetrics:
         """The success of the backdoor over all samples together; no metric of each client."""
-        taken = float((scores.predicted == self.goal).sum())
-        return ProtocolMetrics(
-            {ATTACK_SUCCESS.name: taken / max(1, len(scores.y))}, [{} for _ in clients_shown]
-        )
+        predicted_as_goal = float((scores.predicted == self.goal).sum())
+        success = predicted_as_goal / max(1, len(scores.y))
+        return ProtocolMetrics({ATTACK_SUCCESS.name: success}, [{} for _ in clients_shown])
 
 
 class ServerSplit:
@@ -138,26 +144,25 @@ class ClientModels(Protocol):
         """The client's model after its local training in the round of `result`."""
 
 
-MANY = 10_000
+MAX_LISTED_CLIENTS = 10_000
 """With more clients than this, only the clients of a round have a row in the history and a personal model evaluated."""
-
-
-MOST_RISKS = 20_000
+MAX_RISK_SAMPLES = 20_000
 """With more test samples their risks are not kept."""
-RESAMPLES, RESAMPLE_SEED = 200, 0
-"""Number of times that test samples are drawn again, for a variance that is known to 10 %, and the seed of these draws."""
+RESAMPLES = 200
+"""Number of times that test samples are drawn again, for a variance that is known to 10 %."""
+RESAMPLE_SEED = 0
+"""Seed of these draws."""
 
 
 class Evaluator:
     """Evaluates the models of a stage under the protocols asked for. The first one fills the plain columns."""
 
     def __init__(self, run_config: RunConfig):
-        population, chain = run_config.population, run_config.options.chain
-        self.population, self.protocols, self.custom = (
-            population,
-            run_config.options.protocols,
-            run_config.metrics,
-        )
+        population = run_config.population
+        chain = run_config.options.chain
+        self.population = population
+        self.protocols = run_config.options.protocols
+        self.custom = run_config.metrics
         self.columns = run_config.columns
         self.prepare = None if chain is None else chain.fixed
         self.splits: dict[str, Split] = {"test": ClientSplit(population, population.test)}
@@ -165,9 +170,9 @@ class Evaluator:
             self.splits["val"] = ClientSplit(population, population.val)
         if run_config.test is not None:
             self.splits["server"] = ServerSplit(run_config.test)
-        attack = method_of(run_config.plan).attack
-        if attack is not None and attack.goal is not None:
-            self.splits[TRIGGERED] = TriggeredSplit(population, attack)
+        for attack in method_of(run_config.plan).role(Attack):
+            if attack.goal is not None:
+                self.splits[TRIGGERED] = TriggeredSplit(population, attack)
         self._last: dict[tuple[str, str], Scores | None] = {}
 
     def names(self, stage: StageState) -> tuple[str, ...]:
@@ -189,74 +194,83 @@ class Evaluator:
         measured: Callable[[str], MeasuredSplits],
     ) -> tuple[Row, list[Row]]:
         """The same, where `measured` gives the metrics under each protocol."""
-        clients_shown = shown(stage, result)
-        nothing = dict.fromkeys(metric_names(self.population.task, self.custom), float("nan"))
-        values = {
-            f"{group}: {n}": t
-            for group, state in stage.states.items()
-            for n, t in state.params.items()
-        }
+        values: Tree = {}
+        for group, state in stage.states.items():
+            for name, t in state.params.items():
+                values[f"{group}: {name}"] = t
         with untouched(stage.method, values):
-            splits = {name: measured(name) for name in self.names(stage)}
+            measured_splits = {name: measured(name) for name in self.names(stage)}
+
+        # One column for each protocol, split and metric: of all clients together in the row, of each one in the table.
+        clients_shown = shown(stage, result)
+        no_metrics = dict.fromkeys(metric_names(self.population.task, self.custom), float("nan"))
         row: Row = {}
         table: list[Metrics] = [{} for _ in clients_shown]
-        for protocol, of in splits.items():
-            for split, found in of.items():
+        for protocol, splits in measured_splits.items():
+            for split, metrics in splits.items():
                 names = self.columns.names(protocol, VALIDATION if split == VALIDATION else TEST)
-                together = nothing if found is None else found.together
-                row |= {names[metric]: value for metric, value in together.items()}
-                if found is not None and found.clients is not None:
-                    by_client = found.clients
-                elif protocol == self.columns.plain:  # the plain columns are always there
-                    by_client = [nothing] * len(clients_shown)
-                else:
+                together = no_metrics if metrics is None else metrics.together
+                for metric, value in together.items():
+                    row[names[metric]] = value
+                by_client = None if metrics is None else metrics.clients
+                if by_client is None and protocol == self.columns.plain:
+                    # the plain columns are always there
+                    by_client = [no_metrics] * len(clients_shown)
+                if by_client is None:
                     continue
                 labels = [names[metric] for metric in next(iter(by_client), {})]
-                for scored, metrics in zip(table, by_client, strict=True):
-                    scored |= zip(labels, metrics.values(), strict=True)
+                for client_row, client_metrics in zip(table, by_client, strict=True):
+                    client_row |= zip(labels, client_metrics.values(), strict=True)
         return row, self._clients(stage, result, table, clients_shown)
 
     def measured(
         self, protocol: str, models: ClientModels, result: RoundResult | None
     ) -> MeasuredSplits:
         """The metrics of the round's models under a protocol."""
-        splits, clients_shown = self.splits_of(protocol), shown(models.state, result)
-        if (
-            protocol == "personal" and not clients_shown
-        ):  # before training, with more than MANY clients
+        splits = self.splits_of(protocol)
+        clients_shown = shown(models.state, result)
+        # before training, with more clients than are listed
+        if protocol == "personal" and not clients_shown:
             return dict.fromkeys(splits)
         return self.scored(splits, MODELS[protocol](models, result), clients_shown)
 
     def splits_of(self, protocol: str) -> Splits:
         """The samples that a protocol is measured on."""
-        test = "server" if protocol == "server" and "server" in self.splits else "test"
-        further = {VALIDATION: "val", TRIGGERED: TRIGGERED if protocol != "server" else ""}
-        return {TEST: test} | {
-            split: name for split, name in further.items() if name in self.splits
-        }
+        if protocol == "server":
+            further = {VALIDATION: "val"}
+            test = "server" if "server" in self.splits else "test"
+        else:
+            further = {VALIDATION: "val", TRIGGERED: TRIGGERED}
+            test = "test"
+        splits = {TEST: test}
+        for split, name in further.items():
+            if name in self.splits:
+                splits[split] = name
+        return splits
 
     def last(self, models: ClientModels, protocol: str, split: str) -> Scores | None:
         """The samples of a split as the last models of a run score them, which is done once; None where there is no model."""
-        if (protocol, split) not in self._last:
-            predicting = MODELS[protocol](models, None)
-            parts = [] if predicting is None else self.scores({TEST: split}, predicting)[TEST]
-            self._last[protocol, split] = Scores.join(parts) if parts else None
-        return self._last[protocol, split]
+        key = protocol, split
+        if key not in self._last:
+            protocol_models = MODELS[protocol](models, None)
+            scores: list[Scores] = []
+            if protocol_models is not None:
+                scores = self.scores({TEST: split}, protocol_models)[TEST]
+            self._last[key] = Scores.join(scores) if scores else None
+        return self._last[key]
 
     def confusion(self, models: ClientModels) -> np.ndarray | None:
         """Test samples by class (row) and predicted class (column) of the last models in use, as in `risks`.
 
         None for regression, and where there is no test sample or no model.
         """
-        classes, split = (
-            self.population.classes,
-            "test" if len(self.population.test.values) else "server",
-        )
-        if classes is None or split not in self.splits:
+        split = "test" if len(self.population.test.values) else "server"
+        if self.population.classes is None or split not in self.splits:
             return None
-        scores, size = self.last(models, self._in_use(models), split), len(classes)
+        scores = self.last(models, self._in_use(models), split)
         if scores is None:
             return None
+        size = len(self.population.classes)
         pairs = scores.y.astype(np.int64) * size + scores.predicted.astype(np.int64)
         return np.bincount(pairs, minlength=size**2).reshape(size, size)
 
@@ -266,31 +280,38 @@ class Evaluator:
         The draws are the same for all models that are scored on the same samples. None where a protocol has no model then, and
         where not every client is evaluated.
         """
-        split, clients = self.splits_of(protocol)[TEST], range(len(self.population))
-        if len(clients) > MANY or not len(self.splits[split].of(clients)[0]):
+        clients = range(len(self.population))
+        if len(clients) > MAX_LISTED_CLIENTS:
             return None
-        if (scores := self.last(models, protocol, split)) is None:
+        split = self.splits_of(protocol)[TEST]
+        indices, _ = self.splits[split].of(clients)
+        if not len(indices):
             return None
+        scores = self.last(models, protocol, split)
+        if scores is None:
+            return None
+
+        # Sorted by client, the samples of each one stand together: every place draws one of its client's rows.
         scores = scores.of(np.argsort(scores.client, kind="stable"))
+        starts = np.searchsorted(scores.client, scores.client)
         sizes = np.bincount(scores.client)[scores.client]
-        starts, rng = (
-            np.searchsorted(scores.client, scores.client),
-            np.random.default_rng(RESAMPLE_SEED),
-        )
-        draws = (starts + (rng.random(len(sizes)) * sizes).astype(int) for _ in range(RESAMPLES))
-        return [measure(self.population.task, scores.of(rows), self.custom) for rows in draws]
+        rng = np.random.default_rng(RESAMPLE_SEED)
+        metrics = []
+        for _ in range(RESAMPLES):
+            rows = starts + (rng.random(len(sizes)) * sizes).astype(int)
+            metrics.append(measure(self.population.task, scores.of(rows), self.custom))
+        return metrics
 
     def risks(self, models: ClientModels) -> Scores | None:
         """The clients' test samples as the last models in use score them: the clients' own where they have some, else the shared.
 
-        None where there are more or fewer than two classes, more than `MOST_RISKS` samples or `MANY` clients, or no samples.
+        None where there are more or fewer than two classes, more than `MAX_RISK_SAMPLES` samples or `MAX_LISTED_CLIENTS` clients,
+        or no samples.
         """
         samples = len(self.population.test.values)
-        if (
-            not self.population.task.areas
-            or not 0 < samples <= MOST_RISKS
-            or len(self.population) > MANY
-        ):
+        if not self.population.task.areas or not 0 < samples <= MAX_RISK_SAMPLES:
+            return None
+        if len(self.population) > MAX_LISTED_CLIENTS:
             return None
         return self.last(models, self._in_use(models), "test")
 
@@ -302,22 +323,21 @@ class Evaluator:
         self, splits: Splits, models: Models | None, clients_shown: Sequence[int] = ()
     ) -> MeasuredSplits:
         """The metrics of models on these splits, and per client for `clients_shown`; None where there is no model."""
-        return (
-            dict.fromkeys(splits)
-            if models is None
-            else self.measures(splits, self.scores(splits, models), clients_shown)
-        )
+        if models is None:
+            return dict.fromkeys(splits)
+        return self.measures(splits, self.scores(splits, models), clients_shown)
 
     def measures(
         self, splits: Splits, scores: SplitScores, clients_shown: Sequence[int]
     ) -> MeasuredSplits:
         """The metrics of scores on these splits, and per client for `clients_shown`."""
-        task, custom = self.population.task, self.custom
-        joined = {split: Scores.join(found) for split, found in scores.items()}
-        return {
-            s: self.splits[name].metrics(task, joined[s], clients_shown, custom)
-            for s, name in splits.items()
-        }
+        measured: MeasuredSplits = {}
+        for split, name in splits.items():
+            joined = Scores.join(scores[split])
+            measured[split] = self.splits[name].metrics(
+                self.population.task, joined, clients_shown, self.custom
+            )
+        return measured
 
     def scores(self, splits: Splits, models: Models) -> SplitScores:
         """The scores of each model on these splits. A model is made once, because fine-tuning it is expensive."""
@@ -334,67 +354,78 @@ class Evaluator:
     def _clients(
         self,
         stage: StageState,
-        done: RoundResult | None,
+        result: RoundResult | None,
         table: list[Metrics],
         clients_shown: Sequence[int],
     ) -> list[Row]:
+        """One row per client: who it is, the leading metrics, its status, and all metrics."""
+        clients = np.asarray(clients_shown, np.int64)
+        train_sizes = self.population.sizes[clients].tolist()
+        test_sizes = self.population.test.sizes[clients].tolist()
+        leading_metrics = [*in_front(next(iter(table), {}))]
+        personal = self.columns.get("personal", "accuracy")
         rows = []
-        places = np.asarray(clients_shown, np.int64)
-        train, test = self.population.sizes[places], self.population.test.sizes[places]
-        personal, front = (
-            self.columns.get("personal", "accuracy"),
-            [*in_front(next(iter(table), {}))],
-        )
-        for k, n_train, n_test, scored in zip(
-            places.tolist(), train.tolist(), test.tolist(), table, strict=True
+        for client, n_train, n_test, metrics in zip(
+            clients.tolist(), train_sizes, test_sizes, table, strict=True
         ):
-            row: Row = {"client": k, "n_train": n_train, "n_test": n_test} | {
-                name: scored[name] for name in front
-            }
+            row: Row = {"client": client, "n_train": n_train, "n_test": n_test}
+            for name in leading_metrics:
+                row[name] = metrics[name]
             if personal is not None:
-                row[personal.name] = scored.get(personal.name, float("nan"))
-            row["status"] = "no training data" if not n_train else "idle"
-            rows.append(row | scored)
-        of = {row["client"]: row for row in rows}
-        for k in done.trained if done and not stage.stage.pooled else ():
-            of[k]["status"] = "malicious" if k in stage.settings.malicious else "trained"
-        for k, why in done.faults.items() if done else ():
-            of[k]["status"] = why
+                row[personal.name] = metrics.get(personal.name, float("nan"))
+            row["status"] = "idle" if n_train else "no training data"
+            rows.append(row | metrics)
+        if result is None:
+            return rows
+
+        # What happened to a client in the round is its status.
+        row_of = {row["client"]: row for row in rows}
+        for client in () if stage.stage.pooled else result.trained:
+            is_malicious = client in stage.settings.malicious
+            row_of[client]["status"] = "malicious" if is_malicious else "trained"
+        for client, why in result.faults.items():
+            row_of[client]["status"] = why
         return rows
 
     def score(self, predict: Predict, split: str, rows: Rows) -> Scores:
         """A model on samples of a split, prepared as in training but for what is drawn."""
-        (indices, owner), samples = rows, self.splits[split]
+        indices, owners = rows
         index = torch.from_numpy(indices)
-        chosen = predict if self.prepare is None else self.prepare.before(predict)
-        task, labels, kept = self.population.task, samples.y[index], bool(self.custom)
+        samples = self.splits[split]
+        prepared = predict if self.prepare is None else self.prepare.before(predict)
         return score(
-            task, chosen, samples.x, labels, owner, logits=kept, index=index.to(samples.x.device)
+            self.population.task,
+            prepared,
+            samples.x,
+            samples.y[index],
+            owners,
+            logits=bool(self.custom),
+            index=index.to(samples.x.device),
         )
 
 
-def shown(stage: StageState, done: RoundResult | None) -> Sequence[int]:
-    """The clients with a row of their own: all clients, or only the clients of the round if there are more than `MANY`.
+def shown(stage: StageState, result: RoundResult | None) -> Sequence[int]:
+    """The clients with a row of their own: all, or of more than `MAX_LISTED_CLIENTS` those of the round.
 
     Where clients do not train, as in a stage that pools their data, the clients that would have been drawn are shown.
     """
     clients = len(stage.population)
-    if clients <= MANY:
+    if clients <= MAX_LISTED_CLIENTS:
         return range(clients)
-    if done is None:
+    if result is None:
         return []
     if stage.stage.pooled or not stage.stage.trained:
         return stage.draw(stage.done - 1)
-    return sorted({*done.trained, *done.faults})
+    return sorted({*result.trained, *result.faults})
 
 
 def _of(clients_shown: Sequence[int], scores: Scores) -> Scores:
     """The scores of these clients (in ascending order), with places instead of client ids."""
     if isinstance(clients_shown, range):
         return scores
-    numbers = np.asarray(clients_shown, np.int64)
-    own = scores.of(np.isin(scores.client, numbers))
-    return replace(own, client=np.searchsorted(numbers, own.client))
+    clients = np.asarray(clients_shown, np.int64)
+    chosen = scores.of(np.isin(scores.client, clients))
+    return replace(chosen, client=np.searchsorted(clients, chosen.client))
 
 
 def server_models(stage: StageState) -> Models | None:
@@ -406,27 +437,24 @@ def server_models(stage: StageState) -> Models | None:
             f"protocol 'server' has one model for all clients, and this run {stage.why_no_single_model}; use 'clients'"
         )
     [state] = stage.states.values()
-    return [
-        (
-            range(len(stage.population)),
-            SharedModel(stage.settings.model, state.params, state.buffers),
-        )
-    ]
+    shared_model = SharedModel(stage.settings.model, state.params, state.buffers)
+    return [(range(len(stage.population)), shared_model)]
 
 
 def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
     stage = models.state
     if not stage.has_shared_model:
         return None
-    model, members = stage.settings.model, stage.members
+    members = stage.members
     if not stage.predicts_the_same_for_all:
-        clients_shown = sorted(k for ids in members.values() for k in ids)
-        return (([k], models.shared_model(k)) for k in clients_shown)
-    return [
-        (members[g], SharedModel(model, s.params, s.buffers))
-        for g, s in stage.states.items()
-        if members[g]
-    ]
+        clients = sorted(client for ids in members.values() for client in ids)
+        return (([client], models.shared_model(client)) for client in clients)
+    group_models = []
+    for name, state in stage.states.items():
+        if members[name]:
+            shared_model = SharedModel(stage.settings.model, state.params, state.buffers)
+            group_models.append((members[name], shared_model))
+    return group_models
 
 
 def _personal(models: ClientModels, result: RoundResult | None) -> Models | None:
@@ -443,7 +471,7 @@ def one_by_one(models: Iterator[tuple[int, Predict]]) -> Models:
 def _local(models: ClientModels, result: RoundResult | None) -> Models | None:
     if result is None or not result.trained or models.state.stage.pooled:
         return None
-    return (([k], models.local_model(result, k)) for k in result.trained)
+    return (([client], models.local_model(result, client)) for client in result.trained)
 
 
 MODELS: dict[str, Callable[[ClientModels, RoundResult | None], Models | None]] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from unalike._utils import spec
 from unalike.core.options import cohort_size
 from unalike.core.types import Broadcast, Tree
-from unalike.core.views import ServerState, StageSettings
+from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.engine.auto import Choice, build, decide
 from unalike.engine.base import BatchTransform, Executor
@@ -21,11 +21,12 @@ from unalike.metrics.scoring import Predict
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.backend import Replies, RoundUpdates
 from unalike.runtime.stages.evaluation import Evaluator
-from unalike.runtime.stages.model_group import GroupUpdates, ModelGroup
+from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.query_runner import ask_client, ask_clients
 from unalike.runtime.stages.stage_state import Facts, RoundResult, StageState, wire_bytes
 from unalike.training.client.client_states import ClientStates, group_folder
 from unalike.training.client.client_update import initial_client_state
+from unalike.training.server.updates import Updates
 
 UNDECIDED = Choice("loop", "nothing is left to train")
 """The executor of a stage whose rounds are all done."""
@@ -65,8 +66,7 @@ class LocalStage:
     ):
         self.run_config = run_config
         recorded = run_config.recording is not None and run_config.recording.needs_updates
-        self.single = "local" in run_config.options.protocols or recorded
-        """Whether each client's update is kept after the round."""
+        evaluates_local_models = "local" in run_config.options.protocols
         self.choice = UNDECIDED
         self.evaluator = self._evaluator()
         chain = run_config.options.chain
@@ -74,8 +74,9 @@ class LocalStage:
             run_config,
             stage,
             index,
-            partial(self._client_states, folder),
-            partial(least_answer, transform=chain),
+            make_states=partial(self._client_states, folder),
+            choose=partial(least_answer, transform=chain),
+            keeps_updates=evaluates_local_models or recorded,
         )
         context = next(iter(self.state.groups.values())).client_pool.some_context
         self._bytes = wire_bytes(stage, self.state.settings, context)
@@ -112,17 +113,15 @@ class LocalStage:
     def _decide(self) -> Choice:
         state = self.state
         largest = max(state.all_members, key=lambda name: len(state.all_members[name]))
-        members, participation = (
-            len(state.all_members[largest]),
-            self.run_config.options.participation,
-        )
-        count = 1 if state.stage.pooled else cohort_size(participation, members)
-        rounds = state.stage.rounds - state.done
+        participation = self.run_config.options.participation
+        clients = cohort_size(participation, len(state.all_members[largest]))
+        if state.stage.pooled:
+            clients = 1
         return decide(
             self._wanted,
             state.groups[largest].client_pool,
-            self._clients_of_a_process(count),
-            rounds,
+            self._clients_of_a_process(clients),
+            state.stage.rounds - state.done,
         )
 
     def _clients_of_a_process(self, count: int) -> int:
@@ -136,7 +135,9 @@ class LocalStage:
         """The executor that the user asked for in each process."""
         text = self.run_config.options.executor
         call = spec.parse_one(text)
-        return str(call.parameters.get("inner", "auto")) if call.name == "distributed" else text
+        if call.name == "distributed":
+            return str(call.parameters.get("inner", "auto"))
+        return text
 
     # a round ------------------------------------------------------------------------------------------------------------
 
@@ -144,41 +145,37 @@ class LocalStage:
         """Evaluate the current models here; then broadcast them to the clients `train`, group by group, and train these."""
         begun = time.perf_counter()
         metrics = self.evaluator(self, self.state.pending) if evaluate else None
-        started, groups = time.perf_counter(), dict[str, GroupUpdates]()
+        started = time.perf_counter()
+        evaluation_seconds = started - begun
+        if not train:
+            return Replies(metrics, None, evaluation_seconds)
+        groups: dict[str, Updates] = {}
         for name, ids in self._cohorts(train).items():
             group = self.state.groups[name]
-            with (
-                notes_about(name),
-                untouched(group.method, group.state.params | group.state.buffers),
-            ):
-                broadcast, sink = group.broadcast(ids), group.open_sink(ids, self.single)
-                group.executor.feed(broadcast, ids, group.accepted, sink)
-                updates = group.collect(sink, ids, self.single)
-            groups[name] = updates._replace(again=partial(self._train_again, name))
-        trained = self._with_costs(groups, time.perf_counter() - started) if train else None
-        return Replies(metrics, trained, started - begun)
+            values = group.state.params | group.state.buffers
+            with notes_about(name), untouched(group.method, values):
+                groups[name] = group.train(ids)
+        updates = self._with_costs(groups, time.perf_counter() - started)
+        return Replies(metrics, updates, evaluation_seconds)
 
     def _cohorts(self, clients: Sequence[int]) -> dict[str, list[int]]:
         """The clients by group, without groups that have none; pooled clients train as one."""
         if self.state.stage.pooled:
             return {name: [0] for name in self.state.groups if clients}
-        return {name: ids for name, ids in self.state.by_group([*clients]).items() if ids}
+        by_group = self.state.by_group([*clients])
+        return {name: ids for name, ids in by_group.items() if ids}
 
-    def _train_again(self, name: str, ids: Sequence[int]) -> GroupUpdates:
-        """The same updates once more, without those that were refused."""
-        updates = self.exchange(train=ids).updates
-        assert updates is not None
-        return updates.groups[name]
-
-    def _with_costs(self, groups: dict[str, GroupUpdates], seconds: float) -> RoundUpdates:
-        """The updates with what crossed the wire; nothing of pooled clients does."""
-        pooled = self.state.stage.pooled
-        up = (
-            0 if pooled else sum(len(u.ids) * (self._bytes["up"] + u.sent) for u in groups.values())
-        )
-        return RoundUpdates(
-            groups, seconds, sum(len(u.ids) for u in groups.values()) * self._bytes["down"], up
-        )
+    def _with_costs(self, groups: dict[str, Updates], seconds: float) -> RoundUpdates:
+        """The updates with what crossed the wire; pooled clients send nothing."""
+        bytes_down = 0
+        bytes_up = 0
+        for updates in groups.values():
+            # refused updates were sent, too
+            clients = len(updates.ids) + len(updates.refused)
+            bytes_down += clients * self._bytes["down"]
+            if not self.state.stage.pooled:
+                bytes_up += clients * (self._bytes["up"] + updates.bytes_each)
+        return RoundUpdates(groups, seconds, bytes_down=bytes_down, bytes_up=bytes_up)
 
     # models ---------------------------------------------------------------------------------------------------------------
 
@@ -197,18 +194,15 @@ class LocalStage:
             yield self.state.groups[name], ids, self._evaluated_broadcast(name, ids)
 
     def _evaluated_broadcast(self, name: str, ids: Sequence[int]) -> Broadcast | None:
-        return (
-            self.state.groups[name].broadcast(ids)
-            if self.state.method.evaluates_broadcast
-            else None
-        )
+        if not self.state.method.evaluates_broadcast:
+            return None
+        return self.state.groups[name].broadcast(ids)
 
     def local_model(self, result: RoundResult, client: int) -> Predict:
-        name = next(
-            name for name, cohort in result.cohorts.items() if client in cohort.ids
-        )  # where it trained
-        group, cohort = self.state.groups[name], result.cohorts[name]
-        return group.local_model(client, result.before[name], cohort.one(client))
+        # the group where it trained, which it may have left
+        name = next(name for name, cohort in result.cohorts.items() if client in cohort.ids)
+        client_update = result.cohorts[name].one(client)
+        return self.state.groups[name].local_model(client, result.before[name], client_update)
 
     def personal(self, client: int) -> Tree:
         """The parameters and buffers of the client's model, in state-dict order."""
@@ -235,10 +229,10 @@ def least_answer(state: StageState, client: int, transform: BatchTransform | Non
     query = state.stage.chooses
     assert query is not None
 
-    def answer(of: ServerState) -> float:
-        [number] = ask_client(
-            query, state.settings, of, state.population, client, transform
-        ).values()
+    def number_for(name: str) -> float:
+        model_state = state.groups[name].state
+        answer = ask_client(query, state.settings, model_state, state.population, client, transform)
+        [number] = answer.values()
         return float(number)
 
-    return min(state.groups, key=lambda name: answer(state.groups[name].state))
+    return min(state.groups, key=number_for)

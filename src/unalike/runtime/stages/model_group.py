@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
-from unalike.core.nests import select_rows
 from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
@@ -23,56 +21,51 @@ from unalike.metrics.failures import LESS_NOISE
 from unalike.metrics.scoring import Predict, SharedModel
 from unalike.training.client.client_states import ClientStates
 from unalike.training.client.client_task import BUFFERS
-from unalike.training.server.aggregation import (
-    StreamingSum,
-    SumWeights,
-    UpdateBuffer,
-    UpdateSums,
-    decode_update,
-    decode_updates,
-)
-from unalike.training.server.server_update import (
-    advance,
-    advance_by_nothing,
-    advance_from_sums,
-    initial_server_state,
-    make_broadcast,
-    sum_weights,
-)
-from unalike.training.server.update_checks import find_faults, oversized, update_norms
+from unalike.training.server.kept_updates import KeptUpdates, UpdateBuffer
+from unalike.training.server.server_round import ServerRound
+from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server.summed_updates import OtherWeights, StreamingSum, add_up
+from unalike.training.server.updates import Updates, decode_update
 
 
 class Diverged(UnalikeError):
     """No client of a round sent a usable update."""
 
 
-class GroupUpdates(NamedTuple):
-    """The usable client updates of a round in one group: each by itself, or added up already.
+class PersonalState(NamedTuple):
+    """What a client has of its own beside the shared parameters.
 
-    `ids` were asked; `refused` says why an update is unusable, `oversized` which ones are absurd though they can be used; `sent`
-    are the bytes of one. `cohort` has the updates, or with
-    `read`, which gives a client's update along a leading [1], their numbers alone; None where they are added up: then `sums`
-    are the weighted sums, and `weights` what they were weighted with. `keep`: the updates are looked at after the round.
-    `again` trains these clients once more, with the same updates.
+    Attributes:
+        of_personalizer: State of the part that gives the client a model, joined by the message that it predicts by.
+        shared_buffers: Buffers of the shared model as the client uses it.
+        own_buffers: Buffers of the client's own model; the same ones where it has none.
     """
 
-    ids: Sequence[int]
-    refused: dict[int, str]
-    sent: int = 0
-    cohort: Cohort | None = None
-    read: Callable[[int], ClientUpdate] | None = None
-    keep: bool = False
-    sums: UpdateSums | None = None
-    weights: SumWeights | None = None
-    again: Callable[[list[int]], GroupUpdates] | None = None
-    oversized: Mapping[int, str] = MappingProxyType({})
+    of_personalizer: Tree
+    shared_buffers: Tree
+    own_buffers: Tree
+
+
+class GroupRound(NamedTuple):
+    """The outcome of a round in a group.
+
+    Attributes:
+        cohort: The clients with accepted updates: their numbers, or with `ModelGroup.keeps_updates` the whole updates.
+        refused: Client -> why its update was refused.
+        oversized: Client -> what is absurd about its update, which counted.
+    """
+
+    cohort: Cohort
+    refused: Mapping[int, str]
+    oversized: Mapping[int, str]
 
 
 class ModelGroup:
     """A group of clients that share one model.
 
     `source` has the samples that its clients train on, `members` how many clients have samples, `client_states` what the
-    method's parts keep of each client between rounds; `start` is the server state that the group goes on from.
+    method's parts keep of each client between rounds; `start` is the server state that the group goes on from. With
+    `keeps_updates` each client's update is looked at after its round.
     """
 
     executor: Executor
@@ -87,162 +80,135 @@ class ModelGroup:
         client_states: ClientStates,
         transform: BatchTransform | None,
         start: ServerState | None = None,
+        keeps_updates: bool = False,
     ):
         self.method = stage.method
         self.settings = settings
-        self.source, self.members = source, members
+        self.source = source
+        self.members = members
+        self.keeps_updates = keeps_updates
         self.state = initial_server_state(self.method, settings, start)
         self.accepted: AcceptedRounds = {}
         self.client_states = client_states
-        self._untrained = frozenset(
-            () if stage.pooled else np.flatnonzero(source.sizes == 0).tolist()
-        )
-        self.client_pool = self._described = ClientPool(
-            self.method, settings, source, client_states, transform
-        )
+        without_samples = () if stage.pooled else np.flatnonzero(source.sizes == 0).tolist()
+        self._untrained = frozenset(without_samples)
+        # the facts of a client are its own, also where the samples of all clients are pooled
+        self._described = ClientPool(self.method, settings, source, client_states, transform)
+        self.client_pool = self._described
         if stage.pooled and self.method.is_conditioned(settings.model):
             self.client_pool = pooled_with_facts(self._described)
+
+    # a round ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def server_round(self) -> ServerRound:
+        """The method on the server in the current round."""
+        return ServerRound(self.method, self.settings, self.state, self.members.clients)
 
     def broadcast(self, ids: Sequence[int]) -> Broadcast:
         """The broadcast of the next round, with the part messages addressed to the clients `ids`."""
         return make_broadcast(self.method, self.settings, self.state, self.members.clients, ids)
 
-    def wait(self) -> None:
-        """Count a round of the run in which none of the group's clients takes part; a private method adds its noise alone."""
-        if self.method.privacy is None:
-            self.state = self.state._replace(round=self.state.round + 1)
+    def train(self, ids: Sequence[int]) -> Updates:
+        """Train the model at the clients `ids`; returns their usable updates. Raises `Diverged` where there is none."""
+        broadcast = self.broadcast(ids)
+        updates: Updates
+        if self.method.needs_sums_only and not self.keeps_updates:
+            # The weights follow from numbers that are known before the clients answer, so their updates are added up as they come.
+            expected = self.client_pool.expected(ids, self.members)
+            weights = self.server_round.sum_weights(expected)
+            total = StreamingSum(self.method, self.state, weights, self.settings.buffers)
+            self.executor.feed(broadcast, ids, self.accepted, total)
+            updates = total.updates
         else:
-            self.state = advance_by_nothing(self.method, self.settings, self.state, self.members)
+            buffer = UpdateBuffer(ids)
+            self.executor.feed(broadcast, ids, self.accepted, buffer)
+            updates = KeptUpdates.checked(ids, buffer.stacked(ids), self.method, self.state)
+        if not updates.ids:
+            raise self._diverged(updates.refused)
+        return updates
 
-    def open_sink(self, ids: Sequence[int], single: bool = False) -> StreamingSum | UpdateBuffer:
-        """Collects the updates of `ids`: a linear method's are added up as they come, unless each one is wanted (`single`)."""
-        if single or not self.method.needs_sums_only:
-            return UpdateBuffer(ids)
-        expected = self.client_pool.expected(ids, self.members)
-        weights = sum_weights(self.method, self.settings, self.state, expected)
-        return StreamingSum(self.method, self.state, weights, self.settings.buffers)
+    def advance(self, updates: Updates | None) -> GroupRound | None:
+        """Aggregate the updates of a round and make the server step; None: no client of the group takes part. Raises `Diverged`."""
+        if updates is None:
+            self.state = advance(self.method, self.settings, self.state, None, self.members)
+            return None
+        counted = updates
+        if self.method.needs_sums_only and isinstance(updates, KeptUpdates):
+            counted = add_up(updates, self.server_round, self.members)
+        round_number = self.state.round
+        try:
+            self.state = advance(self.method, self.settings, self.state, counted, self.members)
+        except OtherWeights:
+            return self._advance_without_refused(updates)
 
-    def collect(
-        self, sink: StreamingSum | UpdateBuffer, ids: Sequence[int], single: bool = False
-    ) -> GroupUpdates:
-        """The usable updates in a sink. Raises `Diverged` where there is none."""
-        if isinstance(sink, StreamingSum):
-            sums = sink.sums
-            self._check_some_usable(ids, sums.refused)
-            odd = oversized(sums.norms)
-            return GroupUpdates(
-                ids, sums.refused, sums.sent, sums=sums, weights=sink.shares, oversized=odd
-            )
-        taken = sink.taken
-        assert taken is not None and taken.ids == list(ids)  # all clients answered
-        cohort = Cohort(tuple(ids), taken.stacked, self.members)
-        refused = find_faults(cohort.ids, cohort.stacked)
-        self._check_some_usable(ids, refused)
-        if refused:
-            cohort = cohort.rows(
-                torch.tensor([i for i, k in enumerate(cohort.ids) if k not in refused])
-            )
-        sent = tree.nbytes(cohort.update) // len(cohort.ids)
-        update = decode_updates(self.method, cohort.update, self.state)
-        odd = oversized(update_norms(cohort.ids, update))
-        return GroupUpdates(ids, refused, sent, cohort=cohort, keep=single, oversized=odd)
+        # The states that these clients made in this round are their current ones from now on; where no states are kept here, a
+        # million clients would be counted for nothing.
+        if not self.client_states.empty:
+            self.accepted.update(dict.fromkeys(updates.ids, round_number))
+        return GroupRound(self._recorded_cohort(updates), updates.refused, updates.oversized)
 
-    def _check_some_usable(self, ids: Sequence[int], refused: dict[int, str]) -> None:
-        if len(refused) == len(ids):
-            client, why = min(refused.items())
-            scaled = (
-                ", or divide the target, which is not scaled"
-                if self.settings.task.name == "regression"
-                else ""
-            )
-            noise = "" if self.method.privacy is None else f"; {LESS_NOISE}"
+    def _advance_without_refused(self, updates: Updates) -> GroupRound:
+        """Without the refused clients the others have other weights: they train again, from the same model."""
+        if not updates.refused:
             raise Diverged(
-                f"round {self.state.round + 1}: no client sent a usable update; the first, {self.source.names[client]!r}: {why}. "
-                f"Training diverged: try a smaller learning rate{scaled}{noise}"
+                f"round {self.state.round + 1}: the weights of the updates are not finite, or follow from what is known only after "
+                'training, such as losses; a part that weighs by that must say needs = "updates" in its class'
             )
-
-    def advance(self, updates: GroupUpdates) -> tuple[Cohort, dict[int, str]]:
-        """Aggregate updates and make the server step. Raises `Diverged`.
-
-        Returns the clients with accepted updates, and client -> why its update was refused.
-        """
-        if updates.cohort is not None:
-            self.accept(updates.cohort, updates.read)
-            return updates.cohort if updates.keep else updates.cohort.numbers, updates.refused
-        assert updates.sums is not None and updates.weights is not None
-        round = self.state.round
-        done = advance_from_sums(
-            self.method, self.settings, self.state, updates.sums, updates.weights, self.members
+        again = self.advance(self.train(updates.ids))
+        assert again is not None
+        return again._replace(
+            refused={**updates.refused, **again.refused}, oversized=updates.oversized
         )
-        if done is None:
-            if not updates.refused or updates.again is None:
-                raise Diverged(
-                    f"round {round + 1}: the weights of the updates are not finite, or follow from what is known only after "
-                    'training, such as losses; a part that weighs by that must say needs = "updates" in its class'
-                )
-            # without the refused clients the others have other weights
-            cohort, refused = self.advance(
-                updates.again([k for k in updates.ids if k not in updates.refused])
-            )
-            return cohort, updates.refused | refused
-        self.state, cohort = done
-        if not self.client_states.empty:  # else a million clients would be counted for nothing
-            self.accepted.update(dict.fromkeys(cohort.ids, round))
-        return cohort, updates.refused
 
-    def accept(self, cohort: Cohort, read: Callable[[int], ClientUpdate] | None = None) -> None:
-        """Advance the state by usable updates; a linear method adds them up one by one, in the order of the cohort.
+    def _recorded_cohort(self, updates: Updates) -> Cohort:
+        if self.keeps_updates and isinstance(updates, KeptUpdates):
+            return Cohort(ids=updates.ids, stacked=updates.stacked, members=self.members)
+        return Cohort(ids=updates.ids, stacked=updates.numbers, members=self.members, folded=True)
 
-        With `read` (client -> its update along a leading [1]) the cohort of a linear method needs the numbers alone.
-        """
-        round = self.state.round
-        if self.method.needs_sums_only:
-            place = {client: i for i, client in enumerate(cohort.ids)}
-            self.state = self._summed(
-                cohort, read or (lambda k: select_rows(cohort.stacked, torch.tensor([place[k]])))
-            )
-        else:
-            self.state = advance(self.method, self.settings, self.state, cohort)
-        self.accepted.update(dict.fromkeys(cohort.ids, round))
-
-    def _summed(self, cohort: Cohort, read: Callable[[int], ClientUpdate]) -> ServerState:
-        weights = sum_weights(self.method, self.settings, self.state, cohort)
-        total = StreamingSum(self.method, self.state, weights, self.settings.buffers)
-        for client in cohort.ids:
-            total.add([client], read(client))
-        done = advance_from_sums(
-            self.method, self.settings, self.state, total.sums, weights, self.members
+    def _diverged(self, refused: Mapping[int, str]) -> Diverged:
+        """The error for a round in which all updates are refused."""
+        client, why = min(refused.items())
+        advice = "try a smaller learning rate"
+        if self.settings.task.name == "regression":
+            advice += ", or divide the target, which is not scaled"
+        if self.method.privacy is not None:
+            advice += f"; {LESS_NOISE}"
+        return Diverged(
+            f"round {self.state.round + 1}: no client sent a usable update; the first, {self.source.names[client]!r}: {why}. "
+            f"Training diverged: {advice}"
         )
-        if done is None:  # the weights are those of these very updates
-            raise Diverged(
-                f"round {self.state.round + 1}: the weights of the updates are not finite"
-            )
-        return done[0]
+
+    # clients and their models -------------------------------------------------------------------------------------------
 
     def client_state(self, client: int) -> PartTrees:
         """The client's current state."""
         return self.client_states.get(client, self.accepted.get(client))
 
-    def belongings(
-        self, client: int, broadcast: Broadcast | None = None
-    ) -> tuple[Tree, Tree, Tree]:
-        """The personalizer's state of a client, its buffers of the shared model, and those of its own model.
+    def personal_state(self, client: int, broadcast: Broadcast | None = None) -> PersonalState:
+        """What the client has of its own.
 
         The message in the `broadcast` to the client is joined to its state where the part predicts by it.
         """
-        client_state, part = self.client_state(client), self._personalizer(client)
+        part = self._personalizer(client)
         if part is None:
             buffers = self._shared_buffers(client)
-            return {}, buffers, buffers
+            return PersonalState({}, shared_buffers=buffers, own_buffers=buffers)
+        client_state = self.client_state(client)
+        of_personalizer = client_state.get(part.name, {})
+        if part.predicts_as_received and broadcast is not None:
+            message = broadcast.to(client).messages.get(part.name, {})
+            of_personalizer = of_personalizer | message
         buffers = self.state.buffers | client_state.get(BUFFERS, {})
-        received = {} if broadcast is None else broadcast.to(client).messages.get(part.name, {})
-        mine = client_state.get(part.name, {}) | (received if part.predicts_as_received else {})
-        return mine, buffers, buffers | client_state.get(f"{part.name}.{BUFFERS}", {})
+        own_buffers = buffers | client_state.get(f"{part.name}.{BUFFERS}", {})
+        return PersonalState(of_personalizer, shared_buffers=buffers, own_buffers=own_buffers)
 
     def _personalizer(self, client: int) -> Personalizer | None:
         """The part that gives the client a model of its own; None also without training samples where there is a shared model."""
-        shared = client in self._untrained and self.method.has_shared_model(self.settings.model)
-        return None if shared else self.method.personalizer
+        is_untrained = client in self._untrained
+        if is_untrained and self.method.has_shared_model(self.settings.model):
+            return None
+        return self.method.personalizer
 
     def context(self, client: int) -> Context:
         """The client's static facts."""
@@ -259,8 +225,9 @@ class ModelGroup:
 
     def _shared_buffers(self, client: int) -> Tree:
         """The shared model's buffers as the client uses it. Fixed buffers are the server's, whatever training made of them."""
-        own = self.client_state(client).get(BUFFERS, {}) if self.settings.buffers == "local" else {}
-        return self.state.buffers | own
+        if self.settings.buffers != "local":
+            return self.state.buffers
+        return self.state.buffers | self.client_state(client).get(BUFFERS, {})
 
     def personal_models(
         self, ids: Sequence[int], broadcast: Broadcast | None, executor: Executor | None = None
@@ -271,55 +238,59 @@ class ModelGroup:
         The `executor` tunes them, by default that of the group.
         """
         if broadcast is None or self.method.finetuning_phase is None:
-            yield from ((k, self._own_model(k, broadcast)) for k in ids)
+            for client in ids:
+                yield client, self._own_model(client, broadcast)
             return
-        for k, tuned in (executor or self.executor).tune(broadcast, ids, self.accepted):
-            yield (
-                k,
-                SharedModel(
-                    self.settings.model,
-                    tuned,
-                    tree.only(tuned, self.state.buffers),
-                    self.context(k),
-                ),
-            )
+        executor = executor or self.executor
+        for client, tuned in executor.tune(broadcast, ids, self.accepted):
+            buffers = tree.only(tuned, self.state.buffers)
+            yield client, SharedModel(self.settings.model, tuned, buffers, self.context(client))
 
     def personal(self, client: int, broadcast: Broadcast | None) -> Tree:
         """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
-        model, part = self.settings.model, self._personalizer(client)
+        model = self.settings.model
         if broadcast is not None and self.method.finetuning_phase is not None:
             [(_, tuned)] = self.executor.tune(broadcast, [client], self.accepted)
             return model.state_dict(tuned)
-        mine, _, own = self.belongings(client, broadcast)
-        return model.state_dict(
-            (self.state.params if part is None else part.personal(model, self.state.params, mine))
-            | own
-        )
+        mine = self.personal_state(client, broadcast)
+        part = self._personalizer(client)
+        params = self.state.params
+        if part is not None:
+            params = part.personal(model, params, mine.of_personalizer)
+        return model.state_dict(params | mine.own_buffers)
 
     def _own_model(self, client: int, broadcast: Broadcast | None) -> Predict:
-        model, part = self.settings.model, self._personalizer(client)
-        params, context = self.state.params, self.context(client)
-        mine, buffers, own = self.belongings(client, broadcast)
+        model = self.settings.model
+        params = self.state.params
+        context = self.context(client)
+        mine = self.personal_state(client, broadcast)
+        part = self._personalizer(client)
         if part is None:
-            return SharedModel(model, params, buffers, context)
-        return lambda x: (
-            part.predict(
-                model.channels_last(x[:2], context), params | buffers, mine, own, x, context
-            ).logits
-        )
+            return SharedModel(model, params, mine.shared_buffers, context)
+        shared = params | mine.shared_buffers
+
+        def predict(x: Tensor) -> Tensor:
+            laid_out = model.channels_last(x[:2], context)
+            output = part.predict(
+                laid_out, shared, mine.of_personalizer, mine.own_buffers, x, context
+            )
+            return output.logits
+
+        return predict
 
     def local_model(self, client: int, before: ServerState, client_update: ClientUpdate) -> Predict:
         """The client's model after local training from `before`: its update as the server decodes it, with its own parameters."""
-        model, part, client_state = (
-            self.settings.model,
-            self.method.personalizer,
-            self.client_state(client),
-        )
+        model = self.settings.model
+        part = self.method.personalizer
+        client_state = self.client_state(client)
         update = decode_update(self.method, client_update.update, before)
         params = before.params | tree.map(lambda u, w: w + u, update, before.params)
+        # parameters that are never sent are in the state of the part that keeps them
         mine = {} if part is None else client_state.get(part.name, {})
         params |= {
-            n: w for n, w in mine.items() if n in params and not self.method.shares(n, model)
+            name: w
+            for name, w in mine.items()
+            if name in params and not self.method.shares(name, model)
         }
         buffers = before.buffers | client_update.buffers | client_state.get(BUFFERS, {})
         return SharedModel(model, params, buffers, self.context(client))

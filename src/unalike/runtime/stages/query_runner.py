@@ -27,19 +27,19 @@ def ask_client(
     secret: bytes = b"",
 ) -> Tree:
     """One client's answer, on its samples as evaluation would prepare them; noise is drawn from its `secret`."""
-    index, some = torch.from_numpy(population.train[client]), population.x[:2]
-    batches = (
-        [Batch(population.x[i], population.y[i]) for i in index.split(rows_at_once(some))]
-        if len(index)
-        else []
-    )
-    if transform is not None:
-        batches = [b._replace(x=transform.fixed(b.x, b.x.new_zeros(len(b.x), 0))) for b in batches]
+    index = torch.from_numpy(population.train[client])
+    some_inputs = population.x[:2]
+    batches = []
+    for rows in index.split(rows_at_once(some_inputs)) if len(index) else ():
+        x = population.x[rows]
+        if transform is not None:
+            no_random_numbers = x.new_zeros(len(x), 0)
+            x = transform.fixed(x, no_random_numbers)
+        batches.append(Batch(x, population.y[rows]))
     with torch.no_grad():
-        model = settings.model.channels_last(some)
-        return query.answer(
-            QueryInputs(model, settings.task, state.params, state.buffers, batches, secret)
-        )
+        model = settings.model.channels_last(some_inputs)
+        inputs = QueryInputs(model, settings.task, state.params, state.buffers, batches, secret)
+        return query.answer(inputs)
 
 
 def ask_clients(

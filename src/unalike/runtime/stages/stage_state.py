@@ -1,6 +1,5 @@
 """The state of a stage: its groups and their models, the rounds done, the clients that take part; the same for every backend."""
 
-import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,9 @@ from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.methods.plan import Stage
+from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.runtime.stages.model_group import ModelGroup
+from unalike.runtime.stages.model_group import GroupRound, ModelGroup
 from unalike.training.client.client_states import ClientStates
 from unalike.training.wire import stage_wire
 
@@ -50,14 +50,17 @@ class RoundResult:
     bytes_up: int = 0
     local: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, group: str, cohort: Cohort, refused: Mapping[int, str]) -> None:
-        """Add the clients of a group that had accepted updates, and those whose updates were refused."""
-        self.cohorts[group] = cohort
-        self.refused |= refused
-        self.faults |= {client: f"refused: {why}" for client, why in refused.items()}
-        self.trained += cohort.ids
-        sizes = np.concatenate([c.sizes.numpy(force=True) for c in self.cohorts.values()])
-        losses = np.concatenate([c.stacked.loss.numpy(force=True) for c in self.cohorts.values()])
+    def add(self, name: str, group_round: GroupRound) -> None:
+        """Add the outcome of the round in a group: the clients with accepted updates, and what was wrong with others."""
+        self.cohorts[name] = group_round.cohort
+        self.trained += group_round.cohort.ids
+        self.refused |= group_round.refused
+        self.faults |= group_round.oversized
+        for client, why in group_round.refused.items():
+            self.faults[client] = f"refused: {why}"
+        cohorts = self.cohorts.values()
+        sizes = np.concatenate([cohort.sizes.numpy(force=True) for cohort in cohorts])
+        losses = np.concatenate([cohort.stacked.loss.numpy(force=True) for cohort in cohorts])
         self.train_loss = float((sizes * losses).sum() / sizes.sum())
 
 
@@ -65,7 +68,8 @@ class StageState:
     """The groups of a stage in progress.
 
     A stage may bring another model than the run's. `make_states` makes what its groups keep of their clients; `choose` asks a
-    client for its choice when it is first needed; None: all of them were asked at once.
+    client for its choice when it is first needed; None: all of them were asked at once. With `keeps_updates` each client's
+    update is looked at after its round.
     """
 
     def __init__(
@@ -75,8 +79,10 @@ class StageState:
         index: int,
         make_states: MakeStates,
         choose: Choose | None = None,
+        keeps_updates: bool = False,
     ):
-        self.stage, self.method = stage, stage.method
+        self.stage = stage
+        self.method = stage.method
         self.population = population = run_config.population
         self.settings = replace(
             run_config.settings,
@@ -87,6 +93,7 @@ class StageState:
             buffers="average" if stage.pooled else run_config.options.buffers,
         )
         self.method.require(self.settings.proxy)
+        self.budget = privacy_budget(self.method, self.settings, run_config.options.epsilon_limit)
         self.done = 0
         self.discarded = 0
         """Rounds that a federation trained and rolled back."""
@@ -101,42 +108,47 @@ class StageState:
         self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
         """Clients in a round; the expected number where each one is drawn by itself."""
         self.all_members = stage.members(len(population))
-        # very many clients are in one group, which needs no table
-        self._group_of = (
-            {k: name for name, ids in self.all_members.items() for k in ids} if stage.groups else {}
-        )
+        self._group_of: dict[int, str] = {}
+        if (
+            stage.groups
+        ):  # without groups all clients are in one, which needs no table of a million of them
+            for name, ids in self.all_members.items():
+                self._group_of.update(dict.fromkeys(ids, name))
         self.choices: dict[int, str] = {}
         """Client -> the group that it chose for this round, where clients choose."""
         self._choose = choose
-        self.groups = {}
+        self.groups: dict[str, ModelGroup] = {}
         for i, (name, ids) in enumerate(self.all_members.items()):
-            settings, source = replace(self.settings, group=i), self._source(ids)
-            members, kept = self._members_with_samples(ids), make_states(stage, settings, source)
-            start = None if stage.start is None else stage.start[name]
+            settings = replace(self.settings, group=i)
+            source = self._source(ids)
             self.groups[name] = ModelGroup(
-                stage, settings, source, members, kept, run_config.options.chain, start
+                stage=stage,
+                settings=settings,
+                source=source,
+                members=self._members_with_samples(ids),
+                client_states=make_states(stage, settings, source),
+                transform=run_config.options.chain,
+                start=None if stage.start is None else stage.start[name],
+                keeps_updates=keeps_updates,
             )
 
     def _members_with_samples(self, ids: Sequence[int]) -> Members:
-        sizes = (
-            self.population.sizes
-            if len(ids) == len(self.population)
-            else self.population.sizes[list(ids)]
-        )
-        return Members(1 if self.stage.pooled else int((sizes > 0).sum()), float(sizes.sum()))
+        sizes = self.population.sizes
+        if len(ids) < len(self.population):
+            sizes = sizes[list(ids)]
+        clients = 1 if self.stage.pooled else int((sizes > 0).sum())
+        return Members(clients, float(sizes.sum()))
 
     def _source(self, ids: Sequence[int]) -> Population:
         """The clients of a group as they train: with shared samples, or pooled into one."""
         if self.stage.shared is not None:
             return self.population.with_shared(self.stage.shared)
-        if (
-            not self.stage.pooled or self.is_conditioned
-        ):  # samples with facts are pooled by their group
+        # samples with facts of their client are pooled by the group
+        if not self.stage.pooled or self.is_conditioned:
             return self.population
-        is_whole = len(ids) == len(self.population)
-        return (
-            self.population if is_whole else Population.of([self.population[k] for k in ids])
-        ).pooled()
+        if len(ids) == len(self.population):
+            return self.population.pooled()
+        return Population.of([self.population[k] for k in ids]).pooled()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -155,13 +167,13 @@ class StageState:
             return [*self.eligible]
         rng = seeds.generator(self.settings.seed, "cohort", self.earlier + number)
         if self.sampling.draw == "poisson":
-            drawn = np.flatnonzero(
-                rng.random(len(self.eligible)) < self.sampling.expected / self.sampling.units
-            )
+            probability = self.sampling.expected / self.sampling.units
+            places = np.flatnonzero(rng.random(len(self.eligible)) < probability).tolist()
         else:
-            drawn = np.sort(rng.choice(len(self.eligible), count, replace=False))
-        places = drawn.tolist()
-        return places if isinstance(self.eligible, range) else [self.eligible[i] for i in places]
+            places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
+        if isinstance(self.eligible, range):
+            return places
+        return [self.eligible[place] for place in places]
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
@@ -177,8 +189,12 @@ class StageState:
         """These clients by group. Clients that choose do so before any group has moved."""
         if self.stage.groups is None:
             return dict.fromkeys(self.groups, clients)  # there is one
-        places = [(k, self.group_of(k)) for k in clients]
-        return {name: [k for k, mine in places if mine == name] for name in self.groups}
+        by_group: dict[str, list[int]] = {name: [] for name in self.groups}
+        for client in clients:
+            name = self.group_of(client)
+            if name is not None:
+                by_group[name].append(client)
+        return by_group
 
     @property
     def members(self) -> Mapping[str, Sequence[int]]:
@@ -217,24 +233,20 @@ class StageState:
         """Whether all rounds are done and recorded."""
         return self.pending is None and self.last_done
 
-    def epsilon_after(self, rounds: int) -> float | None:
-        """The epsilon of so many rounds of a private method, with the noise that it began with; None for any other method.
+    @property
+    def budget_columns(self) -> dict[str, float]:
+        """The columns of the history about the budget of epsilon, after the rounds until now.
 
-        Rounds that a federation rolled back are added: their updates have left the clients.
+        Rounds that a federation rolled back count: their updates have left the clients.
         """
-        part = self.method.privacy
-        if part is None:
-            return None
-        [state] = self.states.values()
-        z = state.part_states[part.name]["noise_multiplier"]
-        return part.spent(self.settings, z, rounds + self.discarded)
+        return self.budget.columns(self.states, self.done + self.discarded)
 
-    def budget_spent(self, limit: float) -> str:
-        """The reason why a private method does not make its next round: it would exceed the limit or its epsilon; else empty."""
-        part = self.method.privacy
-        limit = limit if part is None or part.epsilon is None else min(limit, part.epsilon)
-        after = None if limit == math.inf or self.last_done else self.epsilon_after(self.done + 1)
-        return "" if after is None or after <= limit else f"budget of epsilon={limit:g} spent"
+    @property
+    def why_no_next_round(self) -> str:
+        """The reason why the budget of epsilon forbids the next round; empty if it does not, or there is no next round."""
+        if self.last_done:
+            return ""
+        return self.budget.forbids(self.states, self.done + 1 + self.discarded)
 
     # what the method makes of the model -----------------------------------------------------------------------------------
 
@@ -256,9 +268,8 @@ class StageState:
     @property
     def predicts_the_same_for_all(self) -> bool:
         """Whether the shared model predicts the same for every client: it is fed no client's facts and no client's buffers."""
-        return not self.is_conditioned and not (
-            self.settings.buffers == "local" and self.settings.model.buffers
-        )
+        has_own_buffers = self.settings.buffers == "local" and bool(self.settings.model.buffers)
+        return not self.is_conditioned and not has_own_buffers
 
     @property
     def why_no_single_model(self) -> str:
@@ -279,30 +290,41 @@ class StageState:
                 "buffers": group.state.buffers,
                 "part_states": tree.pack(group.state.part_states),
             }
-            tensors |= {f"{i}/{path}": t for path, t in tree.pack(sections).items()}
-            counts = {"done": self.done, "discarded": self.discarded, "round": group.state.round}
-            facts.append(counts | {"accepted": list(group.accepted.items())})
+            for path, t in tree.pack(sections).items():
+                tensors[f"{i}/{path}"] = t
+            facts.append(
+                {
+                    "done": self.done,
+                    "discarded": self.discarded,
+                    "round": group.state.round,
+                    "accepted": list(group.accepted.items()),
+                }
+            )
         return tensors, facts
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
+        device = self.population.x.device
         for i, group in enumerate(self.groups.values()):
-            device = self.population.x.device
-            found = tree.unpack({n: t.to(device) for n, t in tree.under(tensors, f"{i}/").items()})
-            params, buffers = found.get("params", {}), found.get("buffers", {})
+            group_facts = facts[i]
+            group_tensors = tree.map(lambda t: t.to(device), tree.under(tensors, f"{i}/"))
+            sections = tree.unpack(group_tensors)
+            params = sections.get("params", {})
             if set(params) != set(group.state.params):
                 raise UnalikeError(
                     "the checkpoint holds another model's parameters; start in another folder"
                 )
             group.state = ServerState(
-                facts[i]["round"],
-                {n: params[n] for n in group.state.params},
-                {n: buffers[n] for n in group.state.buffers},
-                tree.unpack(found.get("part_states", {})),
+                round=group_facts["round"],
+                params=tree.only(params, group.state.params),
+                buffers=tree.only(sections.get("buffers", {}), group.state.buffers),
+                part_states=tree.unpack(sections.get("part_states", {})),
             )
-            group.accepted = {int(k): int(r) for k, r in facts[i]["accepted"]}
-            self.done, self.discarded = facts[i]["done"], facts[i].get("discarded", 0)
-        self.choices, self.pending = {}, None
+            group.accepted = {int(client): int(r) for client, r in group_facts["accepted"]}
+            self.done = group_facts["done"]
+            self.discarded = group_facts["discarded"]
+        self.choices = {}
+        self.pending = None
 
     def save_client_states(self, facts: list[Facts]) -> None:
         """Write the client states that were current when `facts` were made."""
@@ -312,9 +334,8 @@ class StageState:
     def prune_client_states(self, facts: list[Facts] | None = None) -> None:
         """Delete the files of client states that are outdated now, or were when `facts` were made."""
         for i, group in enumerate(self.groups.values()):
-            group.client_states.drop_other_versions(
-                group.accepted if facts is None else dict(facts[i]["accepted"])
-            )
+            accepted = group.accepted if facts is None else dict(facts[i]["accepted"])
+            group.client_states.drop_other_versions(accepted)
 
     def pin_client_states(self, facts: list[Facts]) -> None:
         """Keep the client states that were current when `facts` were made, whatever comes."""
@@ -332,17 +353,16 @@ def wire_bytes(stage: Stage, settings: StageSettings, context: Context) -> dict[
 
     Updates are weighed as they are sent, since an upload may leave something out in some rounds.
     """
-    items = [
-        i for i in stage_wire(stage, settings.model, context) if not i.once and i.what != "update"
-    ]
-    return {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
+    total = {"down": 0, "up": 0}
+    for item in stage_wire(stage, settings.model, context):
+        if not item.once and item.what != "update":
+            total[item.direction] += item.bytes
+    return total
 
 
 def with_samples(sizes: np.ndarray) -> Sequence[int]:
     """The clients with samples; where all have some, a million of them take no memory."""
-    filled = np.flatnonzero(sizes)
-    return (
-        range(len(sizes))
-        if len(filled) == len(sizes)
-        else array("i", filled.astype(np.int32).tobytes())
-    )
+    clients = np.flatnonzero(sizes)
+    if len(clients) == len(sizes):
+        return range(len(sizes))
+    return array("i", clients.astype(np.int32).tobytes())

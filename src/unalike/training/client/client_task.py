@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from unalike.core import tree
-from unalike.core.types import Broadcast, Context, PartTrees, Tree
+from unalike.core.types import Broadcast, Context, Output, PartTrees, Tree
 from unalike.core.views import ClientBatches, ClientView, StageSettings
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.roles import Personalizer
-from unalike.training.client.local_step import ViewFunction
 
 BUFFERS = "buffers"
 """Key of a client's own buffers in its state (`buffers="local"`); a part's model keeps its buffers under `<part>.buffers`."""
+
+
+class ViewFunction(Protocol):
+    """Makes a part's view of a client; `ClientView` says what the arguments are, and when they are set."""
+
+    def __call__(
+        self,
+        part: Part,
+        params: Tree,
+        buffers: Tree,
+        client_state: PartTrees,
+        *,
+        lr: float = ...,
+        cache: dict[str, Any] | None = None,
+        phase: int = 0,
+        step: int = 0,
+        steps: Tensor | float = 0.0,
+        output: Output | None = None,
+        gradient_at: Callable[[Tree], Tree] | None = None,
+    ) -> ClientView: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +77,7 @@ class ClientTask:
     @cached_property
     def sent(self) -> list[str]:
         """The shared parameters."""
-        return self.method.sent(self.broadcast.params, self.settings.model)
+        return self.method.shared_names(self.broadcast.params, self.settings.model)
 
     @cached_property
     def buffers(self) -> Tree:
@@ -70,36 +90,47 @@ class ClientTask:
 
         Parts get a view in every step, so what does not change is looked up here and not there.
         """
-        broadcast, begun = self.broadcast, self.begun is not None
-        view = partial(
-            ClientView,
-            settings=self.settings,
-            received_params=tree.only(broadcast.params, self.sent) if begun else broadcast.params,
-            initial_params=self.start if begun else broadcast.params,
-            initial_buffers=self.buffers,
-            context=self.context,
-            round=broadcast.round,
-            data=self.data,
-        )
+        settings, broadcast, context, data = self.settings, self.broadcast, self.context, self.data
+        received_params = initial_params = broadcast.params
+        if self.begun is not None:
+            received_params = tree.only(broadcast.params, self.sent)
+            initial_params = self.begun
+        initial_buffers = self.buffers
 
         def view_of(
             part: Part,
             params: Tree,
             buffers: Tree,
             client_state: PartTrees,
+            *,
             lr: float = broadcast.lr,
             cache: dict[str, Any] | None = None,
-            **now: Any,
+            phase: int = 0,
+            step: int = 0,
+            steps: Tensor | float = 0.0,
+            output: Output | None = None,
+            gradient_at: Callable[[Tree], Tree] | None = None,
         ) -> ClientView:
-            return view(
+            return ClientView(
+                settings=settings,
                 part=part.name,
+                received_params=received_params,
+                initial_params=initial_params,
+                initial_buffers=initial_buffers,
                 params=params,
                 buffers=buffers,
                 message=broadcast.messages.get(part.name, {}),
                 state=client_state.get(part.name, {}),
+                context=context,
                 lr=lr,
+                round=broadcast.round,
+                data=data,
                 cache={} if cache is None else cache,
-                **now,
+                phase=phase,
+                step=step,
+                steps=steps,
+                output=output,
+                gradient_at=gradient_at,
             )
 
         return view_of

@@ -30,7 +30,7 @@ from unalike.training.client.local_step import (
     initial_solver_state,
     merge_states,
 )
-from unalike.training.server.aggregation import decode_update
+from unalike.training.server.updates import decode_update
 
 Trainers = Callable[[ClientTask], TrainerFactory]
 """Makes the trainers of a client that has begun."""
@@ -62,9 +62,8 @@ class TrainedClient(NamedTuple):
 def stepwise(task: ClientTask, stacked: bool = False) -> TrainerFactory:
     """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
-    leaf = None if stacked or task.method.trained_parts else task.settings.model.leaf
-    make = partial(LocalStep, task.method, view_of=task.view_of, sent=task.sent, size=task.size)
-    return partial(make, stacked=stacked, leaf=leaf)
+    leaf = None if stacked or task.method.trained_parts else task.settings.model.layout.leaf
+    return partial(LocalStep, task, stacked=stacked, leaf=leaf)
 
 
 def train(task: ClientTask, trainers: Trainers = stepwise) -> tuple[ClientUpdate, PartTrees]:
@@ -108,7 +107,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     def finish(member: Part, params: Tree) -> None:
         now = trained.own[member.name] if member.trains else buffers
         view = task.view_of(member, params, now, trained.client_state, steps=steps)
-        with return_checks.noted(member, "finish"):
+        with return_checks.errors_name_hook(member, "finish"):
             kept[member.name], message = member.finish(view)
         messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
 
@@ -144,9 +143,8 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     shared = {name: task.context[name] for member in method.parts for name in member.shares}
     made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
     weight = settings.work.solver.weight(made)
-    loss = (
-        trained.loss if method.privacy is None else torch.zeros_like(trained.loss)
-    )  # it has no noise
+    # where numbers of clients are hidden the loss stays at home: it has no noise
+    loss = torch.zeros_like(trained.loss) if method.hides_client_numbers else trained.loss
     client_update = ClientUpdate(
         update, shared_buffers, _filled(messages), size, made, weight, loss, shared
     )
@@ -213,13 +211,13 @@ class LocalTraining:
 
     def end(self, sums: StepSums, after: StepState, moved: bool) -> None:
         """Take over what a phase came to; `moved`: it had batches."""
-        now, gained = tree.detach(after.variables[MODEL]), sums.gained
+        now, gained = tree.detach(after.variables[MODEL]), sums.added_to_model
         self._sums.append(sums if self._counts else sums._replace(steps=0.0))
-        self._states.append(after.state)
+        self._states.append(after.solver_state)
         self.params, self._gained = self.params | now, self._gained | (gained or {})
         self._moved |= now if moved and gained is None else {}
         self.client_state = merge_states(self.client_state, after.variables)
-        self.buffers, self._own = after.buffers, after.own
+        self.buffers, self._own = after.buffers, after.own_buffers
 
     @property
     def trained(self) -> TrainedClient:
@@ -284,7 +282,7 @@ def _split(method: Method, settings: StageSettings, buffers: Tree) -> tuple[Tree
     sent = (
         {}
         if settings.buffers == "local"
-        else tree.only(buffers, method.sent(buffers, settings.model))
+        else tree.only(buffers, method.shared_names(buffers, settings.model))
     )
     return sent, {n: b for n, b in buffers.items() if n not in sent}
 

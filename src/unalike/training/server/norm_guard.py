@@ -8,19 +8,18 @@ from types import MappingProxyType
 
 from unalike.core import tree
 from unalike.core.types import ClientUpdate, Tree
-from unalike.training.server.update_checks import OVERSIZED, SUSPECT
+from unalike.training.server.update_checks import MIN_SUSPICIOUS_LOSS, OVERSIZED_MULTIPLE
 
-WINDOW = 100
+MAX_KEPT_NORMS = 100
 """Norms of accepted updates that the median includes."""
 
-LOOSE = 10.0
+MESSAGE_ALLOWANCE = 10.0
 """Messages and buffers may differ so many times more than updates: a client's control variates honestly do."""
 
 Norms = Mapping[str, float]
 """Object (the update, a part's message, the buffers) -> its norm."""
 
-
-STANDS_OUT = 2.0
+MIN_OUTLIER_MULTIPLE = 2.0
 """The least multiple of the usual norm by which a site is named for a round that had to be discarded."""
 
 
@@ -45,23 +44,22 @@ class NormGuard:
         if not self.multiple:
             return faults
         usual_steps = median_low(steps.values()) if steps else 1.0
-        for what in sorted({what for norms in client_updates.values() for what in norms}):
-            now = [norms[what] for norms in client_updates.values() if what in norms]
-            usual = median_low(now + self.seen.get(what, []))
-            for site, norms in client_updates.items():
-                if not usual > 0 or what not in norms:
-                    continue
-                if what == "update" and not norms[what]:
+        for what, norm_of in _by_object(client_updates).items():
+            usual = median_low([*norm_of.values(), *self.seen.get(what, [])])
+            if not usual > 0:
+                continue
+            multiple = self.multiple if what == "update" else self.multiple * MESSAGE_ALLOWANCE
+            for site, norm in norm_of.items():
+                if what == "update" and not norm:
                     faults.setdefault(
                         site, "its update is zero where others move: it trained nothing"
                     )
-                multiple = self.multiple * (1.0 if what == "update" else LOOSE)
-                multiple *= max(1.0, steps.get(site, usual_steps) / usual_steps)
-                if norms[what] > multiple * usual:
-                    limit = f"{multiple:g} times the median {usual:.4g}"
+                # who makes k times as many steps may move k times as far
+                allowed = multiple * max(1.0, steps.get(site, usual_steps) / usual_steps)
+                if norm > allowed * usual:
+                    limit = f"{allowed:g} times the median {usual:.4g}"
                     faults.setdefault(
-                        site,
-                        f"the norm of its {what} is {norms[what]:.4g}; expected at most {limit}",
+                        site, f"the norm of its {what} is {norm:.4g}; expected at most {limit}"
                     )
         return faults
 
@@ -69,22 +67,34 @@ class NormGuard:
         """Keep the norms of updates that counted."""
         for norms in client_updates.values():
             for what, norm in norms.items():
-                self.seen[what] = [*self.seen.get(what, []), norm][-WINDOW:]
+                self.seen[what] = [*self.seen.get(what, []), norm][-MAX_KEPT_NORMS:]
 
 
-def standing_out(client_updates: Mapping[str, Norms]) -> tuple[str, float] | None:
+def outlier(client_updates: Mapping[str, Norms]) -> tuple[str, float] | None:
     """The site with the largest norm and how many times the usual it is; None if no site stands out."""
-    found: dict[str, float] = {}
-    for what in {what for norms in client_updates.values() for what in norms}:
-        values = {site: norms[what] for site, norms in client_updates.items() if what in norms}
-        usual = median_low(values.values())
-        for site, norm in values.items():
-            found[site] = max(found.get(site, 0.0), norm / usual if usual > 0 else 0.0)
-    site = max(found, key=found.__getitem__, default="")
-    return (site, found[site]) if found.get(site, 0.0) > STANDS_OUT else None
+    times_usual = dict.fromkeys(client_updates, 0.0)
+    for norm_of in _by_object(client_updates).values():
+        usual = median_low(norm_of.values())
+        for site, norm in norm_of.items():
+            if usual > 0:
+                times_usual[site] = max(times_usual[site], norm / usual)
+    site = max(times_usual, key=times_usual.__getitem__, default="")
+    if times_usual.get(site, 0.0) > MIN_OUTLIER_MULTIPLE:
+        return site, times_usual[site]
+    return None
 
 
-def absurd(losses: Collection[float], best: float) -> str:
+def _by_object(client_updates: Mapping[str, Norms]) -> dict[str, dict[str, float]]:
+    """Object -> site -> its norm, in the order of the objects' names."""
+    names = sorted({what for norms in client_updates.values() for what in norms})
+    by_object: dict[str, dict[str, float]] = {what: {} for what in names}
+    for site, norms in client_updates.items():
+        for what, norm in norms.items():
+            by_object[what][site] = norm
+    return by_object
+
+
+def why_implausible(losses: Collection[float], best: float) -> str:
     """The reason why a model cannot be used, by the losses that clients report of it; empty if it can.
 
     The lower middle of the losses counts, so that no client alone can speak against a model. `best` is the least such loss yet.
@@ -92,21 +102,23 @@ def absurd(losses: Collection[float], best: float) -> str:
     loss = median_low(losses)
     if not isfinite(loss):
         return "the model gives losses that are not finite"
-    if loss > OVERSIZED * best + SUSPECT:
+    if loss > OVERSIZED_MULTIPLE * best + MIN_SUSPICIOUS_LOSS:
         return f"the loss at most clients is {loss:.3g}; the best so far was {best:.3g}"
     return ""
 
 
 def norms(client_update: ClientUpdate, update: Tree) -> Norms:
     """The norms of a client update; `update` is its decoded update."""
-    parts = {"update": update, "buffers": _floats(client_update.buffers)}
-    parts |= {
-        f"message of {name}": _floats(message) for name, message in client_update.messages.items()
-    }
-    return {
-        what: float(tree.norm(tree.map(lambda t: t.double(), t))) for what, t in parts.items() if t
-    }
+    objects = {"update": update, "buffers": _floats(client_update.buffers)}
+    for part, message in client_update.messages.items():
+        objects[f"message of {part}"] = _floats(message)
+    norm_of: dict[str, float] = {}
+    for what, values in objects.items():
+        if values:
+            exact = tree.map(lambda t: t.double(), values)
+            norm_of[what] = float(tree.norm(exact))
+    return norm_of
 
 
 def _floats(values: Tree) -> Tree:
-    return {n: t for n, t in values.items() if t.is_floating_point()}
+    return {name: t for name, t in values.items() if t.is_floating_point()}

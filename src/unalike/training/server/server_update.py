@@ -1,27 +1,26 @@
-"""The server half of a round: one pure function, `advance`, and what a part sees on the server."""
+"""The server half of a round: one pure function, `advance`, from the client updates of a round to the server's next state."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import cast
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
 from unalike.core import tree
-from unalike.core.types import Broadcast, ClientUpdate, PartTrees, Tree
-from unalike.core.update_spread import spread, weighted_sum_and_spread
+from unalike.core.types import Broadcast, PartTrees, Tree
+from unalike.core.update_spread import spread
 from unalike.core.views import Cohort, Members, ServerState, ServerView, StageSettings
 from unalike.methods import return_checks
-from unalike.methods.attack import Attack
 from unalike.methods.method import Method
-from unalike.methods.notes import note
-from unalike.methods.part import Part
-from unalike.methods.roles import BaseWeights, LinearAggregator, ServerStep, Weighting
+from unalike.methods.part import overrides
+from unalike.methods.roles import CohortStep, ServerStep
 from unalike.methods.screening import Screening
-from unalike.training.server.aggregation import SumWeights, UpdateSums, decode_updates, sum_of_folds
+from unalike.training.server.server_round import ServerRound, seen_by
+from unalike.training.server.updates import NO_CLIENT_UPDATE, Combined, Updates
 
 
 def initial_server_state(
@@ -33,21 +32,25 @@ def initial_server_state(
     Raises `UnalikeError` for a part that is not defined for the task.
     """
     method.check_task(settings.task)
-    model, found = settings.model, {} if start is None else start.part_states
-    kept = {
-        p.name: found.get(p.name) for p in method.parts if type(p).client_init is Part.client_init
-    }
+    model = settings.model
     params = method.trained_params(model)
-    fresh = {
-        p.name: p.server_init(params) | p.server_open(settings)
-        for p in method.parts
-        if not kept.get(p.name)
-    }
-    part_states = {p.name: m for p in method.parts if (m := kept.get(p.name) or fresh[p.name])}
+    part_states = {}
+    for part in method.parts:
+        state: Tree = {}
+        if start is not None and not overrides(part, "client_init"):
+            state = start.part_states.get(part.name, {})
+        if not state:
+            state = part.server_init(params) | part.server_open(settings)
+        if state:
+            part_states[part.name] = state
     if start is None:
         return ServerState(0, model.params, model.buffers, part_states)
-    values = tree.only(start.params, model.params), tree.only(start.buffers, model.buffers)
-    return ServerState(start.round, *values, part_states)
+    return ServerState(
+        round=start.round,
+        params=tree.only(start.params, model.params),
+        buffers=tree.only(start.buffers, model.buffers),
+        part_states=part_states,
+    )
 
 
 def make_broadcast(
@@ -58,166 +61,157 @@ def make_broadcast(
     ids: Sequence[int] = (),
 ) -> Broadcast:
     """The broadcast of the next round, with the messages addressed to each of the clients `ids`."""
-    view_of = partial(_view, method, settings, state, population, state.params)
-    messages = {p.name: message for p in method.parts if (message := p.broadcast(view_of(p)))}
-    writers = [p for p in method.parts if type(p).address is not Part.address]
-    own = (
-        {client: {p.name: p.address(view_of(p), client) for p in writers} for client in ids}
-        if writers
-        else {}
-    )
+    server = ServerRound(method, settings, state, population)
+    messages = {}
+    for part in method.parts:
+        message = part.broadcast(server.view(part, state.params))
+        if message:
+            messages[part.name] = message
+
+    writers = [p for p in method.parts if overrides(p, "address")]
+    addressed: dict[int, PartTrees] = {}
+    for client in ids if writers else ():
+        addressed[client] = {
+            p.name: p.address(server.view(p, state.params), client) for p in writers
+        }
     return Broadcast(
-        state.round, state.params, state.buffers, messages, settings.work.lr_at(state.round), own
+        round=state.round,
+        params=state.params,
+        buffers=state.buffers,
+        messages=messages,
+        lr=settings.work.lr_at(state.round),
+        own=addressed,
     )
 
 
 @profiled_function("aggregation")
 def advance(
-    method: Method, settings: StageSettings, state: ServerState, cohort: Cohort
-) -> ServerState:
-    """The state after a round: decode, forge -> weights, weigh* -> screen* -> final_weights, combine -> absorb -> step* -> params.
-
-    Pure. The update is added once, here; parts transform updates and never write parameters. Buffers are handled here alone.
-    """
-    cohort = cohort.with_update(decode_updates(method, cohort.update, state))
-    view_of = partial(
-        _view, method, settings, state, cohort.population, tree.only(state.params, cohort.update)
-    )
-    if method.attack is not None:
-        cohort = _forged(view_of(method.attack), method.attack, cohort)
-    aggregator = method.aggregator
-    weights = _weights(method, cohort)
-    seen = cohort
-    if cohort.update:
-        for s in method.role(Screening):
-            seen, weights = s.screen(view_of(s), _own(seen, s), weights)
-        weights = aggregator.final_weights(view_of(aggregator), _own(seen, aggregator), weights)
-    if len(seen.ids) == len(cohort.ids):
-        note("weight", weights)
-    update, seen = _combined(method, view_of(aggregator), seen, weights)
-    cohort = replace(cohort, measured=seen.measured)
-    importance = _importance(method, cohort)
-    folded = {
-        p.name: sum_of_folds(p, cohort.update, _own(cohort, p).message, importance)
-        for p in method.parts
-    }
-    return _moved(
-        method, settings, state, cohort, update, folded, _buffers(method, settings, seen, weights)
-    )
-
-
-@profiled_function("aggregation")
-def sum_weights(
-    method: Method, settings: StageSettings, state: ServerState, expected: Cohort
-) -> SumWeights:
-    """Factors of each client's update and buffers, from the numbers of the `expected` client updates only."""
-    weights = _weights(method, expected)
-    view_of = _view(method, settings, state, expected.population, {}, method.aggregator)
-    coefficients = cast(LinearAggregator, method.aggregator).coefficients(
-        view_of, expected, weights
-    )
-    return SumWeights(expected.ids, weights, coefficients, _importance(method, expected))
-
-
-@profiled_function("aggregation")
-def advance_from_sums(
     method: Method,
     settings: StageSettings,
     state: ServerState,
-    sums: UpdateSums,
-    given: SumWeights,
+    updates: Updates | None,
     members: Members,
-) -> tuple[ServerState, Cohort] | None:
-    """`advance` of a linear method from the sums of a `StreamingSum` with the factors `given`; also returns the cohort's numbers.
-
-    A refused update changes the weights of the others, mostly all of them by one factor. If not (FedDisco), the result is None:
-    then the clients with valid updates have to train again, with new factors.
-    """
-    assert sums.taken is not None  # at least one update was valid
-    ids, numbers = sums.taken
-    cohort = Cohort(tuple(ids), numbers, members, folded=True)
-    exact, given = sum_weights(method, settings, state, cohort), given.of(cohort.ids)
-    weight, coefficient = (
-        _factor(exact.weights, given.weights),
-        _factor(exact.coefficients, given.coefficients),
-    )
-    if weight is None or coefficient is None:
-        return None
-    note("weight", exact.weights)
-    note("coefficient", exact.coefficients)
-    update = sums.update if coefficient == 1 else tree.scale(sums.update, coefficient)
-    buffers = sums.buffers
-    if weight != 1 and settings.buffers != "first":
-        buffers = tree.map(lambda b: b * weight if b.is_floating_point() else b, buffers)
-    folded = {p.name: sums.folded.get(p.name, {}) for p in method.parts}
-    return _moved(method, settings, state, cohort, update, folded, buffers), cohort
-
-
-def advance_by_nothing(
-    method: Method, settings: StageSettings, state: ServerState, members: Members
 ) -> ServerState:
-    """The state after a round in which no client takes part: the server steps are given an update of zeros."""
-    update = tree.zeros(tree.only(state.params, method.sent(state.params, settings.model)))
-    return _moved(
-        method, settings, state, _nobody(members), update, {p.name: {} for p in method.parts}, {}
-    )
+    """The state after a round: arrive -> weigh -> screen -> combine -> absorb -> step -> apply.
+
+    Pure. Parts transform updates and never write parameters: the update is added once, here. `updates` is None for a round in
+    which none of the `members` takes part. Raises `OtherWeights` for sums whose weights turn out to be others.
+    """
+    server = ServerRound(method, settings, state, members.clients)
+    if updates is None:
+        # Without clients the model stays as it is, unless a part acts all the same: where noise hides who takes part, a model
+        # that stands still would tell that nobody did.
+        if not method.acts_without_clients:
+            return state._replace(round=state.round + 1)
+        cohort = _nobody(members)
+        combined = _zero_update(server)
+    else:
+        # Arrive. Updates are decoded first, since all parts compute with updates as clients made them. Attacks come next: what
+        # malicious clients send is what every part of the server has to cope with.
+        cohort = updates.cohort(server, members)
+        for cohort_step in method.role(CohortStep):
+            view = server.view(cohort_step, cohort.stacked.update)
+            cohort = cohort_step.receive(view, seen_by(cohort_step, cohort))
+
+        # Weigh. Weights follow from numbers, such as sizes, so that sums can begin before the updates are there; a screening is
+        # given them because it may join clients, and the aggregator has the last word because it may find them in the updates.
+        weights = server.weights(cohort)
+
+        # Screen. What a screening changes only the aggregator sees: the sums that parts absorb count every client's own update.
+        screened = cohort
+        if cohort.stacked.update:
+            for screening in method.role(Screening):
+                view = server.view(screening, cohort.stacked.update)
+                screened, weights = screening.screen(view, seen_by(screening, screened), weights)
+            rule = method.aggregator
+            view = server.view(rule, cohort.stacked.update)
+            weights = rule.final_weights(view, seen_by(rule, screened), weights)
+
+        # Combine. From here on there is one update, and sums; single clients are left as numbers, and as distances if a part
+        # asks for these, which were measured on the way.
+        combined = updates.combined(server, cohort, screened, weights)
+        cohort = replace(cohort, measured=combined.spread)
+
+    # Absorb. Parts take in their sums before the steps, which read the new states: SCAFFOLD's c moves, then the model.
+    part_states = {}
+    for part in method.parts:
+        folded = combined.folded.get(part.name, {})
+        part_states[part.name] = part.absorb(server.view(part, combined.update), folded)
+
+    # Step. Each step changes what the one before made of the update, by rank: noise before anything that would amplify it, the
+    # server's optimizer before what shrinks the result.
+    change = Change(combined.update, combined.buffers, part_states)
+    for step in method.role(ServerStep):
+        change = _make_step(server, step, _shown_to(server, step, cohort, members), change)
+
+    # Apply. Only now does anything become a model, so that no part ever sees one that is half done.
+    return _apply_update(server, change)
+
+
+class Change(NamedTuple):
+    """What a round changes, as the server steps hand it on: the update, the buffers, and the states of all parts."""
+
+    update: Tree
+    buffers: Tree
+    part_states: PartTrees
 
 
 def _nobody(members: Members) -> Cohort:
     """A cohort without clients."""
-    none = torch.zeros(0)
-    return Cohort((), ClientUpdate({}, {}, {}, none, none, none, none, {}), members, folded=True)
+    return Cohort(ids=(), stacked=NO_CLIENT_UPDATE, members=members, folded=True)
 
 
-def _factor(wanted: Tensor, given: Tensor) -> float | None:
-    """The factor f with wanted = f * given, [K] each; None if there is none."""
-    given = given.to(wanted)
-    if torch.equal(wanted, given):
-        return 1.0
-    total, before = float(wanted.sum()), float(given.sum())
-    factor = 1.0 if total == before else total / before if before else 0.0
-    return factor if torch.allclose(wanted, factor * given, rtol=1e-5, atol=0) else None
+def _zero_update(server: ServerRound) -> Combined:
+    """The combined update of no client."""
+    params = server.state.params
+    shared_params = tree.only(params, server.method.shared_names(params, server.settings.model))
+    return Combined(update=tree.zeros(shared_params), buffers={}, folded={})
 
 
-def _moved(
-    method: Method,
-    settings: StageSettings,
-    state: ServerState,
-    cohort: Cohort,
-    update: Tree,
-    folded: PartTrees,
-    buffers: Tree,
-) -> ServerState:
-    """The state after the combined update: absorb -> step* -> params + update.
+def _shown_to(server: ServerRound, step: ServerStep, cohort: Cohort, members: Members) -> Cohort:
+    """The cohort as a step sees it: where clients are hidden, its numbers would tell a step that needs sums who takes part."""
+    is_hidden = server.method.hides_participants and not step.hides_participants
+    if is_hidden and step.needs == "sums":
+        return seen_by(step, _nobody(members))
+    return seen_by(step, cohort)
 
-    Where clients are hidden (`Privacy`), steps that need sums alone see no cohort: its numbers would tell who takes part.
-    """
-    view_of = partial(
-        _view, method, settings, state, cohort.population, tree.only(state.params, update)
+
+def _make_step(server: ServerRound, step: ServerStep, cohort: Cohort, change: Change) -> Change:
+    """The change of the round after one more server step."""
+    state = server.state
+    view = replace(server.view(step, change.update), state=change.part_states[step.name])
+    update = change.update
+    if step.moves_buffers:
+        # buffers are shown as if they were parameters, and their change as if it were a part of the update
+        view, update, cohort = _with_buffers(view, update, cohort, state.buffers, change.buffers)
+
+    with return_checks.errors_name_hook(step, "step"):
+        result = step.step(view, update, cohort)
+    moved, part_state = return_checks.check_pair(step, "step", result)
+    moved = return_checks.check_names(step, "step", moved, update)
+
+    return Change(
+        update=tree.only(moved, change.update),
+        buffers=_moved_buffers(state.buffers, change.buffers, moved),
+        part_states=change.part_states | {step.name: part_state},
     )
-    part_states = {p.name: p.absorb(view_of(p), folded[p.name]) for p in method.parts}
-    hidden = method.privacy is not None and not method.privacy.per_sample
-    for s in method.role(ServerStep):
-        shown = (
-            _nobody(cohort.members)
-            if hidden and s is not method.privacy and s.needs == "sums"
-            else cohort
-        )
-        server, given, seen = replace(view_of(s), state=part_states[s.name]), update, _own(shown, s)
-        if s.moves_buffers:
-            server, given, seen = _with_buffers(server, given, seen, state.buffers, buffers)
-        with return_checks.noted(s, "step"):
-            made = s.step(server, given, seen)
-        moved, part_states[s.name] = return_checks.two(s, "step", made)
-        moved = return_checks.named(s, "step", moved, given)
-        update, buffers = tree.only(moved, update), _moved_buffers(state.buffers, buffers, moved)
-    _check_shapes(method, state.params, update)
+
+
+def _apply_update(server: ServerRound, change: Change) -> ServerState:
+    """The state with the change of the round. Raises `UnalikeError` for an update of another shape."""
+    state = server.state
+    _check_shapes(server.method, state.params, change.update)
+    moved = {
+        name: state.params[name] + u.to(state.params[name].dtype)
+        for name, u in change.update.items()
+    }
     return ServerState(
         round=state.round + 1,
-        params=state.params
-        | {n: state.params[n] + u.to(state.params[n].dtype) for n, u in update.items()},
-        buffers=state.buffers | buffers,
-        part_states={name: m for name, m in part_states.items() if m},
+        params=state.params | moved,
+        buffers=state.buffers | change.buffers,
+        part_states={
+            name: part_state for name, part_state in change.part_states.items() if part_state
+        },
     )
 
 
@@ -225,28 +219,29 @@ def _with_buffers(
     server: ServerView, update: Tree, cohort: Cohort, old: Tree, new: Tree
 ) -> tuple[ServerView, Tree, Cohort]:
     """The arguments of a step that moves buffers: these are added to the parameters, integer ones as floats."""
+    dtype = tree.dtype(server.params)
 
     def floats(buffers: Tree) -> Tree:
-        return {n: buffers[n].to(tree.dtype(server.params)) for n in new}
+        return {name: buffers[name].to(dtype) for name in new}
 
-    apart = cohort.spread | spread(
-        floats(cohort.stacked.buffers)
-    )  # b_k and b_k - b are equally far from their means
     before = floats(old)
     moved = tree.map(torch.sub, floats(new), before)
+    # b_k and b_k - b are equally far from their means
+    measured = cohort.spread | spread(floats(cohort.stacked.buffers))
     return (
         replace(server, params=server.params | before),
         update | moved,
-        replace(cohort, measured=apart),
+        replace(cohort, measured=measured),
     )
 
 
 def _moved_buffers(old: Tree, new: Tree, moved: Tree) -> Tree:
     """The buffers after a server step: float ones that it was given move, all others are the combined ones."""
-    return {
-        n: old[n] + moved[n].to(b) if n in moved and b.is_floating_point() else b
-        for n, b in new.items()
-    }
+    buffers = dict(new)
+    for name, combined in new.items():
+        if name in moved and combined.is_floating_point():
+            buffers[name] = old[name] + moved[name].to(combined)
+    return buffers
 
 
 def _check_shapes(method: Method, params: Tree, update: Tree) -> None:
@@ -257,82 +252,3 @@ def _check_shapes(method: Method, params: Tree, update: Tree) -> None:
                 f"the update of {name} has the shape {list(u.shape)}, expected {list(params[name].shape)}, that of the parameter; "
                 f"look at decode, combine and step of the parts of {method!r}"
             )
-
-
-def _view(
-    method: Method,
-    settings: StageSettings,
-    state: ServerState,
-    population: int,
-    params: Tree,
-    p: Part,
-) -> ServerView:
-    return ServerView(
-        settings, method, params, state.part_states.get(p.name, {}), state.round, population, p.name
-    )
-
-
-def _forged(server: ServerView, attack: Attack, cohort: Cohort) -> Cohort:
-    """The cohort with what the malicious clients of it send."""
-    malicious = torch.tensor([k in server.settings.malicious for k in cohort.ids])
-    if attack.needs == "sums" or not malicious.any() or not cohort.update:
-        return cohort
-    forged = attack.forge(
-        server, tree.row(cohort.update, malicious), tree.row(cohort.update, ~malicious)
-    )
-    places = malicious.nonzero()[:, 0]
-    return cohort.with_update(
-        tree.map(
-            lambda u, new: u.index_put((places.to(u.device),), new.to(u)), cohort.update, forged
-        )
-    )
-
-
-def _own(cohort: Cohort, p: Part) -> Cohort:
-    return replace(cohort, part=p.name)
-
-
-def _combined(
-    method: Method, server: ServerView, cohort: Cohort, weights: Tensor
-) -> tuple[Tree, Cohort]:
-    """The aggregator's update, and the cohort with its spread if a part needs it: one pass over the updates gives both."""
-    rule, own = method.aggregator, _own(cohort, method.aggregator)
-    if not cohort.update:  # all parameters are private
-        return {}, cohort
-    if not (method.combines_by_weighted_sum and any(p.needs == "spread" for p in method.parts)):
-        return return_checks.named(
-            rule, "combine", rule.combine(server, own, weights), cohort.update
-        ), cohort
-    coefficients = cast(LinearAggregator, rule).coefficients(server, own, weights)
-    update, measured = weighted_sum_and_spread(cohort.update, coefficients)
-    return update, replace(cohort, measured=measured)
-
-
-def _importance(method: Method, cohort: Cohort) -> Tensor:
-    [base] = method.role(BaseWeights)
-    return return_checks.weights(
-        base, "importance", base.importance(_own(cohort, base)), len(cohort.ids)
-    )
-
-
-def _weights(method: Method, cohort: Cohort) -> Tensor:
-    if not float(cohort.sizes.sum()) > 0:
-        raise UnalikeError("no client of this round has training samples; the model stays as it is")
-    [base] = method.role(BaseWeights)
-    count = len(cohort.ids)
-    weights = return_checks.weights(base, "weights", base.weights(_own(cohort, base)), count)
-    for w in method.role(Weighting):
-        weights = return_checks.weights(
-            w, "weigh", w.weigh(_own(cohort, w), weights / weights.sum()), count
-        )
-    return weights / weights.sum()
-
-
-def _buffers(method: Method, settings: StageSettings, cohort: Cohort, weights: Tensor) -> Tree:
-    """Float buffers by the aggregator's rule, integer ones their maximum, in the order and dtype of the model."""
-    stacked = cohort.stacked.buffers
-    if settings.buffers == "first":
-        return tree.row(stacked, 0)
-    floats = {n: b for n, b in stacked.items() if b.is_floating_point()}
-    combined = method.aggregator.combine_buffers(floats, weights) if floats else {}
-    return {n: combined[n] if n in combined else b.amax(0) for n, b in stacked.items()}

@@ -14,7 +14,7 @@ from unalike.data.population import Population
 from unalike.diagnosis.diagnose import diagnose_population
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.runtime.round_loop import execute
-from unalike.runtime.setup.run_config import prepare_run
+from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.model_group import Diverged
 from unalike.statistics.scores import worst_decile
 from unalike_studies.recommendation.stored_runs import METHODS, StoredRuns
@@ -74,7 +74,7 @@ def _score(
     task: StoredTask, spec: str, clients: Population, rate: float, seed: int, split: str
 ) -> dict[str, Any]:
     """Run a method once: its accuracy on the samples of a split, that of the worst clients, bytes and seconds."""
-    run_config = prepare_run(
+    run_config = configure_run(
         spec,
         clients,
         seed=seed,

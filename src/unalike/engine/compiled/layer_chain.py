@@ -6,10 +6,12 @@ The compiled loops (`engine.compiled`) train such models without torch; all othe
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from unalike.core.traced_layers import NoSequence, traced_layers
+from unalike.core.model import Model
+from unalike.engine.compiled.traced_layers import NoSequence, traced_layers
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.Sigmoid)
 
@@ -102,6 +104,34 @@ class LayerChain:
     def head(self) -> str:
         """The path of the last layer."""
         return self.layers[-1].weight.rpartition(".")[0]
+
+
+_CHAINS: WeakKeyDictionary[Model, LayerChain | str] = WeakKeyDictionary()
+"""What `chain_or_reason` found before: tracing a model takes milliseconds."""
+
+
+def chain_or_reason(model: Model) -> LayerChain | str:
+    """The model as a chain of convolutions and linear layers, or the reason why compiled loops cannot train it."""
+    if model not in _CHAINS:
+        _CHAINS[model] = _find_chain(model)
+    return _CHAINS[model]
+
+
+def chain_of(model: Model) -> LayerChain | None:
+    """The model as a chain of convolutions and linear layers; None for any other model."""
+    chain = chain_or_reason(model)
+    return None if isinstance(chain, str) else chain
+
+
+def _find_chain(model: Model) -> LayerChain | str:
+    if model.takes_context:
+        return "it takes facts of clients"
+    if hasattr(model.given_module, "projection"):
+        return "it has a projection"
+    chain = layer_chain(model.given_module)
+    if isinstance(chain, LayerChain) and chain.head != model.head_path:
+        return "its head is not its last layer"
+    return chain
 
 
 def layer_chain(module: nn.Module) -> LayerChain | str:

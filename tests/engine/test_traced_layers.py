@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import unalike as ua
-from unalike.core.layer_chain import LayerChain, layer_chain
+from unalike.engine.compiled.layer_chain import LayerChain, layer_chain
 
 
 class Network(nn.Module):

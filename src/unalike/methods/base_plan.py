@@ -1,0 +1,23 @@
+"""The base class of everything that `ua.run` can run: of methods, and of plans of several stages."""
+
+from typing import ClassVar
+
+from unalike.methods.privacy import Privacy
+
+
+class Plan:
+    """A method or a plan of several stages. It declares what a plan can do and needs, with the answers that fit most plans."""
+
+    useful_untrained: ClassVar[bool] = False
+    """Whether the plan has results without a round."""
+    needs_products: ClassVar[bool] = False
+    """Whether the run records the inner products of the clients' updates."""
+    divides: ClassVar[bool] = False
+    """Whether it divides the clients into groups with a model each; a run notes where one group is left."""
+    grouped: ClassVar[bool] = False
+    """Whether it ends with a model for each group of clients, and with none for all."""
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The part that makes what it releases differentially private. Default: None, there is none."""
+        return None
