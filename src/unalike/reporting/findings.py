@@ -313,7 +313,7 @@ def race(content: ReportContent) -> str:
     absent = [departure for departure in found.departures if not departure.seeds]
     left = len(found.departures) - len(absent)
     course = (
-        f"A race within {found.within}: {wording.plural(found.began, 'method')} began, {left} left before the end, after "
+        f"A race within {found.within}: {wording.plural(found.began, 'method')} began, {left} left, the others have "
         f"{wording.plural(found.seeds, 'seed')}. It ended because {found.ended}."
     )
     if absent:
