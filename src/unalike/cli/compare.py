@@ -95,14 +95,17 @@ def command(
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers = Trackers.of(track, group_of(out))
+    # A race adds seeds by itself: even the usual number contradicts it if it was typed. A config file may name all defaults.
     chosen = context.get_parameter_source("seeds")
-    if not method and not sweep and chosen is not None and chosen.name != "DEFAULT":
+    typed = chosen is not None and chosen.name == "COMMANDLINE"
+    if typed and not method and not sweep:
         raise UnalikeError(
             f"found --seeds {seeds['seeds']} without --method; a race adds seeds by itself. Leave --seeds out and give its budget, "
             "such as --within '5 seeds', or name the methods to compare"
         )
     methods: list[str] | None = method or None
-    within, rounds = race["within"], training["rounds"]
+    within = race["within"]
+    rounds = training["rounds"]
     plan = chosen_plan(
         SWEPT_METHODS if sweep else methods,
         within,
@@ -111,21 +114,18 @@ def command(
     )
     data_flags.check(samples, [named_plan(text) for text in method], training)
     loaded = samples.load(training["protocol"])
-    clients, asked = (
-        samples.request(loaded),
-        {"source": samples.kept, "proxy": loaded.proxy, **decision, **training},
-    )
+    clients = samples.request(loaded)
+    options = {"source": samples.kept, "proxy": loaded.proxy, **decision, **training}
     if sweep:
         if dry_run or track:
-            raise UnalikeError(
-                f"found {'--dry-run' if dry_run else '--track'} with --sweep; leave one of the two out"
-            )
+            other = "--dry-run" if dry_run else "--track"
+            raise UnalikeError(f"found {other} with --sweep; leave one of the two out")
         return _sweep(
-            plan_sweep(methods or SWEPT_METHODS, read_grid(sweep), clients, plan, **asked),
+            plan_sweep(methods or SWEPT_METHODS, read_grid(sweep), clients, plan, **options),
             out,
             as_json,
         )
-    experiment = prepare_experiment(methods, clients, plan, **asked)
+    experiment = prepare_experiment(methods, clients, plan, **options)
     if dry_run:
         with progress_bar(experiment.calibration_rounds, "calibrating", lines=True) as progress:
             estimate = experiment.estimate(progress)
