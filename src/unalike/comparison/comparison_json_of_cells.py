@@ -1,4 +1,4 @@
-"""What `comparison.json` says of an experiment, derived from the run configs of its cells."""
+"""The content of `comparison.json`, derived from the run configs of the cells of an experiment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -92,7 +92,7 @@ def facts_of(
 def _method_entry(
     label: str, text: str, run_config: RunConfig, usual: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is said of one method; `usual` is the local training of the baseline."""
+    """The entry of one method; `usual` is the local training of the baseline."""
     own_work = [
         f"{name}={value!r}"
         for name, value in run_config.work.record.items()
