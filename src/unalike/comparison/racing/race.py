@@ -216,7 +216,7 @@ class Race:
 
 @dataclass(frozen=True)
 class RaceStart:
-    """What a race begins with: its budget, and method -> why it cannot run here, for those of the short list that cannot."""
+    """The start of a race: its budget, and method -> why it cannot run here, for those of the short list that cannot."""
 
     budget: RaceBudget
     cannot_run: Mapping[str, str]

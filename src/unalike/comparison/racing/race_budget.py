@@ -28,7 +28,7 @@ UNITS: dict[str, tuple[Unit, int]] = {
 
 @dataclass(frozen=True)
 class RaceBudget:
-    """How much a race may spend: `amount` in `unit`, as the user wrote it in `text`.
+    """The most that a race may spend: `amount` in `unit`, as the user wrote it in `text`.
 
     Seconds are those of all cells together, rounds those of each method over all its seeds.
     """
