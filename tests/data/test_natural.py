@@ -148,7 +148,7 @@ def test_smartwatch_keeps_recordings_whole_and_scales_each_channel_by_its_traini
     np.savez(
         path, **arrays, subject=recording % 4, side=recording % 2, classes=np.array(["PEN", "ROW"])
     )
-    monkeypatch.setattr(natural, "found", lambda *asked: path)
+    monkeypatch.setattr(natural, "file_of", lambda *asked: path)
     data = load("smartwatch", tmp_path)
     train = len(data.train[1])
     owners = data.groups["recording"]

@@ -239,11 +239,11 @@ def test_run_on_cuda_repeats_bit_for_bit(executor):
     assert all(torch.equal(a[n], b[n]) for a, b in zip(first, second, strict=True) for n in a)
 
 
-@pytest.mark.parametrize("long", [auto.LONG, 0.0])
+@pytest.mark.parametrize("long", [auto.MEASURE_FROM_SECONDS, 0.0])
 def test_auto_on_cuda_is_chosen(long, monkeypatch):
     """By rule, and by measurement."""
-    monkeypatch.setattr(auto, "LONG", long)
-    monkeypatch.setattr(auto, "WORTH", 2.0)  # four clients are enough to be stacked
+    monkeypatch.setattr(auto, "MEASURE_FROM_SECONDS", long)
+    monkeypatch.setattr(auto, "MIN_CLIENTS_PER_STEP", 2.0)  # four clients are enough to be stacked
     assert_close(train("moon", DEVICE, "auto"), train("moon", "cpu", "batched"), DISTANCE)
 
 

@@ -157,18 +157,18 @@ def test_bf16_on_device_runs(executor):
 
 
 def test_auto_executor_on_device_trains_large_steps_one_after_the_other(monkeypatch):
-    monkeypatch.setattr(auto, "WORTH", 2.0)
-    monkeypatch.setattr(auto, "MUCH_ON_DEVICE", 1.0)
+    monkeypatch.setattr(auto, "MIN_CLIENTS_PER_STEP", 2.0)
+    monkeypatch.setattr(auto, "MAX_STACKED_FLOPS_ON_DEVICE", 1.0)
     with pretended():
         found = train("fedavg", f"{KIND}:0", "auto")
     assert "loop: a step is work enough" in str(found._runner.executor)
 
 
-@pytest.mark.parametrize("long", [auto.LONG, 0.0])
+@pytest.mark.parametrize("long", [auto.MEASURE_FROM_SECONDS, 0.0])
 def test_auto_executor_on_device_is_chosen(long, monkeypatch):
     """By rule, and by measurement."""
-    monkeypatch.setattr(auto, "LONG", long)
-    monkeypatch.setattr(auto, "WORTH", 2.0)  # four clients are enough to be stacked
+    monkeypatch.setattr(auto, "MEASURE_FROM_SECONDS", long)
+    monkeypatch.setattr(auto, "MIN_CLIENTS_PER_STEP", 2.0)  # four clients are enough to be stacked
     with pretended():
         found = train("moon", f"{KIND}:0", "auto")
     why = found._runner.executor

@@ -36,7 +36,7 @@ def clients(count=12, samples=20):
 @pytest.fixture
 def measures(monkeypatch):
     """Every choice is measured."""
-    monkeypatch.setattr(auto, "LONG", 0.0)
+    monkeypatch.setattr(auto, "MEASURE_FROM_SECONDS", 0.0)
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
 
 
@@ -79,7 +79,7 @@ def test_auto_convolutions_are_compiled_unless_threads_would_idle(monkeypatch):
         "loop: stacking would do the work of 3.0 clients at a time, and pays from 5.0 on; compiled loops do"
     )
     assert "they have no BatchNorm2d(" in why and "in the place of convolutions.1" in why
-    monkeypatch.setattr(auto, "SHARED", 0.0)
+    monkeypatch.setattr(auto, "THREADED_FLOPS", 0.0)
     assert runner_of(images, model="cnn(channels=4)").executor.startswith(
         "loop: threads share a step"
     )
@@ -473,10 +473,10 @@ class Tight(Batched):
     room = 3
     error: Exception = torch.OutOfMemoryError("CUDA out of memory")
 
-    def _chunk(self, order, purpose, ids, schedules, accepted):
+    def _chunk(self, kind, order, ids, accepted):
         if len(ids) > self.room:
             raise self.error
-        return super()._chunk(order, purpose, ids, schedules, accepted)
+        return super()._chunk(kind, order, ids, accepted)
 
 
 @pytest.mark.parametrize(

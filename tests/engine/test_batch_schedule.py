@@ -15,7 +15,7 @@ pytest.importorskip("numba")
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(batch_schedule, "MANY", 1)
+    monkeypatch.setattr(batch_schedule, "MIN_CLIENTS_FOR_LOOPS", 1)
 
 
 def alone(work, rows, ids, number, purpose, *path):

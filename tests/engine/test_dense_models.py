@@ -263,9 +263,7 @@ def test_compiled_training_mixed_models_and_adam_are_not_supported():
         ("fedavg", {"optimizer": "adam"}, "they have no optimizer but SGD"),
     ):
         sim = Simulation(method, mlp(), clients, **more)
-        found = compiled_training.obstacle(
-            sim.method, sim.method.phases, sim.settings, clients.x, 4
-        )
+        found = compiled_training.obstacle(sim.method, sim.settings, clients.x, 4)
         assert found == expected
     model = Model(mlp())
     chain = chain_of(model)

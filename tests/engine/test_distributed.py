@@ -121,7 +121,7 @@ def test_two_processes_every_method_equals_loop(norm):
                 torch.testing.assert_close(
                     shared.personal(k), alone.personal(k), rtol=1e-3, atol=1e-4
                 )
-            worker_pool.tell({"do": "another"})
+            worker_pool.send({"do": "another"})
     finally:
         worker_pool.close()
 
@@ -142,8 +142,8 @@ class _Until:
     def __getattr__(self, name):
         return getattr(self.worker_pool, name)
 
-    def hear(self):
-        message = self.worker_pool.hear()
+    def receive(self):
+        message = self.worker_pool.receive()
         return {"do": "end"} if message["do"] == "another" else message
 
 
@@ -195,13 +195,13 @@ SCORED = {
 @pytest.mark.parametrize("workers", [2, 3])
 def test_evaluation_split_over_processes_equals_one_process(spec, workers, monkeypatch):
     """Shared models on a part of the samples each, clients' own models where their memories are: the metrics of one process."""
-    told, tell = set(), WorkerPool.tell
+    told, send = set(), WorkerPool.send
     monkeypatch.setattr("unalike.runtime.processes.process_backend.MIN_SHARED_SAMPLES", 1)
     monkeypatch.setattr(
         WorkerPool,
-        "tell",
+        "send",
         lambda worker_pool, message, *who: (
-            told.add(message["do"]) or tell(worker_pool, message, *who)
+            told.add(message["do"]) or send(worker_pool, message, *who)
         ),
     )
     people = ua.partition(ua.load("digits"), "dirichlet(alpha=0.5)", clients=7, seed=0, val=0.2)

@@ -16,7 +16,7 @@ ROWS = Batches(np.array([7, 3, 19, 0, 3, 8, 1]), (3, 3, 1))
 
 @pytest.mark.parametrize("at_once", [1, 3 * 8, 6 * 8, 2**23])
 def test_lazy_batches_equal_rows_for_any_fetch_size(monkeypatch, at_once):
-    monkeypatch.setattr(batch_schedule, "AT_ONCE", at_once)
+    monkeypatch.setattr(batch_schedule, "FETCHED_BYTES", at_once)
     taken = []
 
     def take(x, index):
@@ -32,7 +32,7 @@ def test_lazy_batches_equal_rows_for_any_fetch_size(monkeypatch, at_once):
 
 
 def test_lazy_batches_transform_gets_place_of_batch(monkeypatch):
-    monkeypatch.setattr(batch_schedule, "AT_ONCE", 6 * 8)
+    monkeypatch.setattr(batch_schedule, "FETCHED_BYTES", 6 * 8)
     batches = LazyBatches(X, Y, ROWS, lambda x, index: x[index], lambda x, place: x + 100 * place)
     assert [(b.x - X[b.y]).unique().tolist() for b in batches] == [[0], [100], [200]]
 
@@ -59,7 +59,7 @@ def test_transform_draws_the_same_for_any_fetch_size(monkeypatch):
     people = [ua.ClientData(train=(torch.randn(n, 1, 6, 6), torch.arange(n) % 2)) for n in (11, 4)]
 
     def weights(at_once):
-        monkeypatch.setattr(batch_schedule, "AT_ONCE", at_once)
+        monkeypatch.setattr(batch_schedule, "FETCHED_BYTES", at_once)
         work = ua.Work(batch_size=3, epochs=2, lr=0.1)
         what = {"model": "linear", "rounds": 2, "work": work, "transform": "crop(padding=1) + flip"}
         return (

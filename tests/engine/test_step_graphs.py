@@ -140,7 +140,9 @@ def test_errors_of_a_part_are_raised_as_without_recording(on_host):
         simulated(Own(wrong))
 
 
-@pytest.mark.parametrize(("limit", "value", "kept"), [("KEPT", 2, 2), ("BYTES", 1, 1)])
+@pytest.mark.parametrize(
+    ("limit", "value", "kept"), [("MAX_RECORDED_PHASES", 2, 2), ("MAX_RECORDED_BYTES", 1, 1)]
+)
 def test_no_more_phases_are_kept_than_the_limit(limit, value, kept, on_host, monkeypatch):
     monkeypatch.setattr(step_graphs, limit, value)
     sim = simulated(Own(nn.Identity()), schedule=0.9)

@@ -67,7 +67,7 @@ def test_round_has_the_sites_among_which_noise_is_shared_out(tmp_path, where, ma
     fed = SmallFederation(
         tmp_path / "refused", clients, method, rounds=1, quorum=0.75, patience=1, deadline=0.5
     )
-    assert fed.coordinator().federation.enough(4) == 3
+    assert fed.coordinator().federation.answers_needed(4) == 3
     for name in ("site0", "site1"):
         fed.corrupt(
             name, lambda head, facts, tensors: (head, facts, {}) if "size" in tensors else None
@@ -145,7 +145,7 @@ def test_pause_of_the_operator_stays(tmp_path):
 
 
 def test_site_that_connects_again_and_again_cannot_fill_the_disk(tmp_path):
-    from unalike.federation.coordinator.mailbox import NOTED
+    from unalike.federation.coordinator.mailbox import MAX_REPORTS
 
     fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=1, quorum=2, deadline=3.0)
     fed.transport.connected = lambda: ["site2"]
@@ -153,4 +153,4 @@ def test_site_that_connects_again_and_again_cannot_fill_the_disk(tmp_path):
     fed.run()
     found = fed.events("connected")
     assert found and {e["client"] for e in found} == {"site2"}
-    assert len(found) <= 3 * NOTED  # admission, a round, the last evaluation
+    assert len(found) <= 3 * MAX_REPORTS  # admission, a round, the last evaluation

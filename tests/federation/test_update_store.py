@@ -68,7 +68,7 @@ def test_exchange_keeps_no_model_tensors_in_memory(tmp_path, monkeypatch):
                         reply.client_update.update,
                         reply.client_update.buffers,
                         reply.client_update.messages,
-                        reply.sent,
+                        reply.update_bytes,
                     )
                 )
         return done

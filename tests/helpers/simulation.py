@@ -166,7 +166,7 @@ class Simulation:
         """Client -> its parameters and buffers after the method's fine-tuning."""
         asked = list(self.everyone() if ids is None else ids)
         order = make_broadcast(self.method, self.settings, self.state, len(self.clients), asked)
-        return dict(self.executor.tune(order, asked, self.accepted))
+        return dict(self.executor.finetune(order, asked, self.accepted))
 
     def memory(self, client: int) -> dict[str, Tree]:
         return self.executor.client_pool.client_states.get(client, self.accepted.get(client))

@@ -145,8 +145,8 @@ def test_noise_of_the_adaptive_bound_is_paid_for_by_the_sum():
     sim = simulation("client_dp")
     for expected, deviation in ((400, 20.0), (4, 1.5)):
         settings = replace(sim.settings, sampling=ReleaseSampling(1000, expected, "poisson", 1))
-        assert part._of_count(1.5, settings, expected) == deviation
-        total = part._of_sum(1.5, settings, expected) ** -2 + (2 * deviation) ** -2
+        assert part._deviation_of_count(1.5, settings, expected) == deviation
+        total = part._multiplier_of_sum(1.5, settings, expected) ** -2 + (2 * deviation) ** -2
         assert total == pytest.approx(1.5**-2)
 
 

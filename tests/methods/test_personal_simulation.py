@@ -102,7 +102,9 @@ class FedBabu(Method):
 
     def personal(self, k):
         p = self.w
-        for rows in self.sim.executor.client_pool.tuning_schedules([k], 3)[0][0]:
+        for rows in self.sim.executor.client_pool.schedules(
+            [k], 3, self.sim.executor.client_pool.finetuning
+        )[0][0]:
             p = moved(p, gradient(p, *self.data(rows)))
         return p
 

@@ -286,7 +286,7 @@ def test_fedala_sample_share_differs_by_round_and_repeats():
     for share in (0.01, 0.5, 0.8, 1.0):
         data = [Batch(sim.clients.x[i], sim.clients.y[i]) for i in site.whole([3], 0)[0]]
         local = type("L", (), {"data": type("D", (), {"whole": data})})
-        sizes.append([len(b.y) for b in type(part)(sample=share)._sampled(local)])
+        sizes.append([len(b.y) for b in type(part)(sample=share)._sample(local)])
     assert sizes == [[1], [4, 4], [4, 4, 4, 1], [4, 4, 4, 4]]
 
 

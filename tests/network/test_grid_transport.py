@@ -113,7 +113,7 @@ def test_lost_connection_is_made_again(echo_network):
     assert list(echo_network.transport.receive(1.0)) == []
     echo_network.handlers["a"] = kept
     echo_network.wait(lambda: "a" in echo_network.transport.connected())
-    assert not echo_network.transport._sites["a"].sent
+    assert not echo_network.transport._sites["a"].unanswered
     assert echo_network.exchange(b"again", ["a"]) == {"a": b"echo of a: again"}
     assert b"lost" not in echo_network.heard["a"]
 

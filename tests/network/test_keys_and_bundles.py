@@ -338,7 +338,7 @@ def test_second_up_is_refused(made, capsys):
 
 
 def test_slow_federation_raises_no_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(commands, "SECONDS", 0.2)
+    monkeypatch.setattr(commands, "ANSWER_SECONDS", 0.2)
     busy = threading.Event()
     with commands.listening(tmp_path / "control", {"pause": lambda: busy.wait(60)}, dict):
         while not (tmp_path / "control").exists():

@@ -26,7 +26,7 @@ class Spy(Objective):
 
 
 def test_run_to_loss_takes_at_most_eleven_frames_in_five_files(people):
-    """`run_phases` is one loop for every executor, and `_gradients` one function for a step and for `client.gradient(at=...)`."""
+    """`run_phases` is one loop for every executor, and `gradients` one function for a step and for `client.gradient(at=...)`."""
     frames.clear()
     method = ua.Method.parse("fedavg") + Spy()
     ua.run(method, people, model="mlp(hidden=(8,))", rounds=1, executor="loop", progress=False)

@@ -126,7 +126,7 @@ def test_client_states_read_are_copies(tmp_path):
 
 def test_client_states_grow_by_blocks_and_reuse_free_rows(tmp_path, monkeypatch):
     """No block is ever moved or grows, and a second version of everybody is all the room that rounds without end need."""
-    monkeypatch.setattr("unalike.training.client.state_table.BLOCK", 10 * 4008)
+    monkeypatch.setattr("unalike.training.client.state_table.MIN_BLOCK_BYTES", 10 * 4008)
     client_states, clients = (
         ClientStates(memory_of(-1), tmp_path, budget=60 * 4008),
         list(range(100)),

@@ -12,8 +12,7 @@ from torch.func import functional_call
 from unalike.core.types import Batch
 from unalike.methods.plan import plan
 from unalike.methods.roles import Objective
-from unalike.training.client.gradient_rules import AutogradRule, by_backward, by_grad
-from unalike.training.client.local_step import MODEL
+from unalike.training.client.local_step import MODEL, AutogradRule, by_backward, by_grad
 
 
 class Words(nn.Module):

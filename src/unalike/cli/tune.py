@@ -59,11 +59,11 @@ def command(
     from unalike.comparison.command_line import command_line
     from unalike.comparison.compare import labelled_methods
     from unalike.runtime.setup.run_options import named_plan
-    from unalike.tuning.tune import VAL, TuneRequest, run_tuning
+    from unalike.tuning.tune import VALIDATION_SHARE, TuneRequest, run_tuning
 
     given = given_flags(context)
     if samples.plan is None and "val" not in given:
-        samples = replace(samples, val=VAL)
+        samples = replace(samples, val=VALIDATION_SHARE)
     data_flags.check(samples, [named_plan(text) for text in method], training)
     loaded = samples.load(training["protocol"])
     asked = TuneRequest(

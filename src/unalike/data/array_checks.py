@@ -65,9 +65,9 @@ def inputs(values: Any, where: str) -> Tensor:
         )
     if channels_last(x.shape):
         warn(
-            f"{where}: x has shape {list(x.shape)}, read as images [N, C, H, W] with {x.shape[1]} "
-            "channels; if the channels "
-            "are last, write x.transpose(0, 3, 1, 2), of a tensor x.permute(0, 3, 1, 2)",
+            f"{where}: x has shape {list(x.shape)}, read as images [N, C, H, W] with "
+            f"{x.shape[1]} channels; if the channels are last, write x.transpose(0, 3, "
+            "1, 2), of a tensor x.permute(0, 3, 1, 2)",
         )
 
     # Numbers are features; whole numbers are tokens, which index the rows of a table of embeddings.
@@ -117,9 +117,8 @@ def note_truths(y: Tensor, where: str) -> None:
         content = f"0.0, 1.0, ..., {values[-1]:.1f}"
     if torch.equal(values.cpu(), whole.cpu()):
         warn(
-            f"{where}: the labels are {content}, read as amounts (regression) as they are floats; "
-            "for classes write "
-            "y.astype('int64'), of a tensor y.long()",
+            f"{where}: the labels are {content}, read as amounts (regression) as they "
+            "are floats; for classes write y.astype('int64'), of a tensor y.long()",
         )
 
 
@@ -136,9 +135,8 @@ def label_range(y: Tensor, classes: int, where: str) -> None:
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= classes:
         raise UnalikeError(
-            f"{where}: labels lie in {low}..{high}, expected 0..{classes - 1} for {classes} "
-            "classes; "
-            "renumber the labels or name every class"
+            f"{where}: labels lie in {low}..{high}, expected 0..{classes - 1} for "
+            f"{classes} classes; renumber the labels or name every class"
         )
 
 
@@ -149,9 +147,9 @@ def group(column: Any, samples: int, where: str) -> np.ndarray:
         values = values.astype(str)
     if values.dtype.kind not in "biuU" or values.shape != (samples,):
         raise UnalikeError(
-            f"{where}: found {values.dtype} of shape {list(values.shape)}, expected one integer or "
-            "text for each of "
-            f"{samples} samples, training and test samples together; fill missing values first"
+            f"{where}: found {values.dtype} of shape {list(values.shape)}, expected "
+            f"one integer or text for each of {samples} samples, training and test "
+            "samples together; fill missing values first"
         )
     kind = values.dtype if values.dtype.kind == "U" else np.int64
     values = np.array(values, kind)
@@ -222,7 +220,6 @@ def _tensor(values: Any, what: str) -> Tensor:
 
 
 def _finite(values: Tensor, what: str) -> Tensor:
-    # Check a block at a time: data mapped from disk may be larger than memory, and so may a mask of it.
     # Check a block at a time: data mapped from disk may be larger than memory, and so may a mask of it.
     if all(block.isfinite().all() for block in values.split(4096)):
         return values

@@ -186,8 +186,8 @@ def dates_of(features: pd.DataFrame, dates: Sequence[str], where: str) -> dict[s
             if fitting:
                 content = f"dates that may be {' or '.join(fitting)}"
             raise UnalikeError(
-                f"{where}: the column {name!r} holds {content}; say how they are written, as in "
-                f"--date '{name}=%d/%m/%Y', in Python "
+                f"{where}: the column {name!r} holds {content}; say how they are "
+                f"written, as in --date '{name}=%d/%m/%Y', in Python "
                 f"date='{name}=%d/%m/%Y'"
             )
         forms[name] = fitting[0]
@@ -203,10 +203,9 @@ def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
     if wrong.any():
         raise UnalikeError(
             f"{where}: the column {column.name!r} holds {column[wrong].iloc[0]!r} in "
-            f"{first_place(column, wrong)}, expected a date "
-            f"({form}) or nothing; if all dates are written in another way, say so, as in --date "
-            f"'{column.name}=%Y-%m-%d', in "
-            f"Python date='{column.name}=%Y-%m-%d'"
+            f"{first_place(column, wrong)}, expected a date ({form}) or nothing; if "
+            "all dates are written in another way, say so, as in --date "
+            f"'{column.name}=%Y-%m-%d', in Python date='{column.name}=%Y-%m-%d'"
         )
     since_1970 = moments - pd.Timestamp(0, tz="UTC")
     return (since_1970 / pd.Timedelta(days=1)).to_numpy(float)
@@ -226,6 +225,7 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
         if kind_of(others[column]) == TEXTS and date_formats(others[column])
     ]
 
+    # Each warning says how to read the columns in another way.
     def about(columns: Sequence[object], note: str) -> str:
         return f"{where}: {', '.join(repr(column) for column in columns)}: {note}"
 
@@ -251,8 +251,7 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
         flags = " ".join(f"--date {quote(str(column))}" for column in dates)
         note = (
             f"dates, read as categories; read them as days: {flags}, in Python "
-            f"date={_as_argument(dates)!r}, "
-            f"or leave out: {drop_flags(*dates)}"
+            f"date={_as_argument(dates)!r}, or leave out: {drop_flags(*dates)}"
         )
         warnings.append(DoubtfulColumn(about(dates, note)))
     return warnings

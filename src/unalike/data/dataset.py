@@ -246,9 +246,9 @@ class Dataset:
         for what, a, b in zip(("inputs", "labels"), train, test):
             if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
                 raise UnalikeError(
-                    f"{self.name}: test {what} have shape {list(b.shape[1:])} and dtype "
-                    f"{_type_name(b)}, "
-                    f"expected those of the training set, {list(a.shape[1:])} and {_type_name(a)}"
+                    f"{self.name}: test {what} have shape {list(b.shape[1:])} "
+                    f"and dtype {_type_name(b)}, expected those of the "
+                    f"training set, {list(a.shape[1:])} and {_type_name(a)}"
                 )
 
     @property
@@ -264,9 +264,9 @@ class Dataset:
         """
         if not self.is_labelled:
             raise UnalikeError(
-                f"the labels of {self.name} are not known, so it can only be predicted "
-                "(run.predict); to train or evaluate, name "
-                "the column to predict, with --target COLUMN or in Python target='COLUMN'"
+                f"the labels of {self.name} are not known, so it can only be "
+                "predicted (run.predict); to train or evaluate, name the column to "
+                "predict, with --target COLUMN or in Python target='COLUMN'"
             )
         return task_for(self.train[1])
 
@@ -323,9 +323,9 @@ class Dataset:
         if examples is None:
             examples = [f"{value:g}" for value in y[:5].tolist()]
         raise UnalikeError(
-            f"{self.name}: the labels are {KINDS[self.task.name]} ({', '.join(examples[:5])}); "
-            f"{owner} has {KINDS[task]}: "
-            "write the labels as it has them"
+            f"{self.name}: the labels are {KINDS[self.task.name]} "
+            f"({', '.join(examples[:5])}); {owner} has {KINDS[task]}: write the labels "
+            "as it has them"
         )
 
     def _numbered(

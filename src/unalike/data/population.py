@@ -112,6 +112,7 @@ class Population(Sequence[ClientData]):
                 f"{', '.join(wrong)}: the length does not fit {samples} samples and {clients} "
                 "clients"
             )
+        # An index beyond the samples would fail in the middle of a run, and a negative one would not fail at all.
         for rows in (self.train, self.test, self.val):
             if not len(rows.values):
                 continue
@@ -153,11 +154,11 @@ class Population(Sequence[ClientData]):
         wrong = next((value for value in values if not isinstance(value, ClientData)), None)
         if wrong is not None:
             raise UnalikeError(
-                f"found a {type(wrong).__name__} where clients were expected; give what "
-                "ua.partition(data, 'iid', clients=10) "
-                "returns, a list of ua.ClientData(train=(x, y), test=(x, y)) or of torch loaders "
-                "(train, test), or a mapping "
-                "from names to clients, to training samples or to {'train': ..., 'test': ...}"
+                f"found a {type(wrong).__name__} where clients were expected; give "
+                "what ua.partition(data, 'iid', clients=10) returns, a list of "
+                "ua.ClientData(train=(x, y), test=(x, y)) or of torch loaders "
+                "(train, test), or a mapping from names to clients, to training "
+                "samples or to {'train': ..., 'test': ...}"
             )
         return cls(**join_clients(values, classes, task))
 

@@ -76,7 +76,8 @@ def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
         if kind != expected:
             raise UnalikeError(
                 f"{owner}: inputs are {kind}, expected {expected} as in {first}; "
-                "all clients train one model, so their inputs need one shape and kind"
+                "all clients train one model, so their inputs need one shape and "
+                "kind"
             )
 
 
@@ -96,8 +97,8 @@ def _labels(y: Tensor, task: Task, owner: str) -> Tensor:
     converted = y.to(expected)
     if (converted.to(y.dtype) != y).any():
         raise UnalikeError(
-            f"{owner}: labels are {_type_name(y.dtype)} in {y.min().item()}..{y.max().item()}, "
-            f"which task {task.name} cannot take; "
+            f"{owner}: labels are {_type_name(y.dtype)} in "
+            f"{y.min().item()}..{y.max().item()}, which task {task.name} cannot take; "
             f"expected {_type_name(expected)}, or another task="
         )
     return converted

@@ -78,6 +78,7 @@ def _of_clients(population: Population) -> list[str]:
     if classes is None or len(classes) < 2 or len(population) > MANY_CLIENTS:
         return warnings
 
+    # Clients with one class in training and test: any model of such a client is perfect if it always predicts it.
     train = population.label_counts()
     test = population.test_counts()
     has_tests = test.sum(1) > 0
@@ -86,11 +87,12 @@ def _of_clients(population: Population) -> list[str]:
     has_one_class = trains_one_class & has_tests & ~has_untrained_tests
     if 2 * has_one_class.sum() >= has_tests.sum() > 0:
         warnings.append(
-            f"{has_one_class.sum()} of {len(population)} clients train and are tested on one class "
-            "each: "
-            "a personal model is perfect there if it always predicts that class, so that personal "
-            "scores say little"
+            f"{has_one_class.sum()} of {len(population)} clients train and are tested "
+            "on one class each: a personal model is perfect there if it always "
+            "predicts that class, so that personal scores say little"
         )
+
+    # Of two classes both have to be tested, for scores that compare positives with negatives.
     tests_one_class = (test > 0).sum(1) == 1
     if len(classes) == 2 and tests_one_class.any() and not has_one_class.all():
         names = _named(population, tests_one_class)

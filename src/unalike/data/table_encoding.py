@@ -300,10 +300,11 @@ def fit(
     for name in map(str, frame):
         if name.startswith("Unnamed: "):
             raise UnalikeError(
-                f"{where}: a column has no name in the header, as where numbers of rows were saved "
-                "with a table, which could give away "
-                f"the target; leave it out with {drop_flags(name)}, or name it"
+                f"{where}: a column has no name in the header, as where numbers of "
+                "rows were saved with a table, which could give away the target; "
+                f"leave it out with {drop_flags(name)}, or name it"
             )
+    # Doubtful columns are read all the same, since only the user knows what they mean.
     for note in doubts(frame.drop(columns=[*dates]), where):
         warn(note)
     names = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]
@@ -376,10 +377,10 @@ def _check_texts(column: pd.Series, where: str) -> None:
     if others and numbers >= max(MANY_NUMBERS, 4 * len(others)):
         examples = ", ".join(repr(value) for value in others[:3])
         raise UnalikeError(
-            f"{where}: column {column.name!r} holds numbers and, between them, texts such as "
-            f"{examples}; "
-            f"expected numbers or categories: leave these fields empty, which makes them missing values, or "
-            f"leave it out with {drop_flags(column.name)}"
+            f"{where}: column {column.name!r} holds numbers and, between them, texts "
+            f"such as {examples}; expected numbers or categories: leave these fields "
+            "empty, which makes them missing values, or leave it out with "
+            f"{drop_flags(column.name)}"
         )
 
 
@@ -401,10 +402,9 @@ def category_of(column: pd.Series, train: int, where: str) -> Category:
     differs_in_most = len(values) > 0.9 * train >= 0.9 * FEW_ROWS
     if len(values) > MOST_CATEGORIES or differs_in_most:
         raise UnalikeError(
-            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, "
-            "expected at most "
-            f"{MOST_CATEGORIES} categories that rows share; leave it out with {drop_flags(name)}, "
-            "or read its words with "
+            f"{where}: column {column.name!r} has {len(values)} different texts in "
+            f"{train} rows, expected at most {MOST_CATEGORIES} categories that rows "
+            f"share; leave it out with {drop_flags(name)}, or read its words with "
             f'--model textcnn --data "file(path=..., text={column.name!r})", in Python '
             f"model='textcnn' and text={column.name!r}"
         )

@@ -26,9 +26,8 @@ def restrict_vocabulary(population: Population) -> Population:
     """
     if population.x.is_floating_point() or population.x.dim() != 2:
         raise UnalikeError(
-            f"found inputs of shape {list(population.x.shape)} and {population.x.dtype}, expected "
-            "tokens [N, T], or numbers "
-            "as float32"
+            f"found inputs of shape {list(population.x.shape)} and "
+            f"{population.x.dtype}, expected tokens [N, T], or numbers as float32"
         )
     trained = trained_words(population)
     encoding = _trained_encoding(population.encoding, trained)

@@ -23,6 +23,8 @@ from unalike.reporting.charts.figure import (
 )
 from unalike.reporting.charts.palette import BLUE, COLORS, GREY, plain
 
+REFERENCE_MARKERS = ("circle-open", "diamond-open", "square-open", "triangle-up-open")
+
 
 def scale(measures: Sequence[Measure], title: str) -> Figure:
     """One row per measure: its value with the interval, and the references as ticks with their names."""
@@ -30,26 +32,24 @@ def scale(measures: Sequence[Measure], title: str) -> Figure:
     for i, measure in enumerate(measures):
         references = sorted((value, name) for name, value in measure.scale.items())
         names = [name for _, name in references]
-        ticks = [value for value, _ in references]
-        marks += [
-            Points(
-                look=plain(GREY, "line-ns"),
-                x=ticks,
-                y=[i] * len(ticks),
-                captions=names,
-                texts=names,
-                size=13,
-            ),
-            Points(
-                look=plain(BLUE),
-                x=[measure.value],
-                y=[i],
-                low=[measure.low],
-                high=[measure.high],
-                texts=["these clients"],
-                size=12,
-            ),
-        ]
+        ticks = Points(
+            look=plain(GREY, "line-ns"),
+            x=[value for value, _ in references],
+            y=[i] * len(references),
+            captions=names,
+            texts=names,
+            size=13,
+        )
+        value = Points(
+            look=plain(BLUE),
+            x=[measure.value],
+            y=[i],
+            low=[measure.low],
+            high=[measure.high],
+            texts=["these clients"],
+            size=12,
+        )
+        marks += [ticks, value]
     titles = [wording.capital(measure.title) for measure in measures]
     return rows_plot(titles, marks, Axis(title, form=".3g"), 84)
 
@@ -68,67 +68,71 @@ def heat_map(
     the x and the y axis.
     """
     place = list(order)
-    shown, names = values[np.ix_(place, place)], [rows[k] for k in place]
-    squares = HeatMap(shown, title, texts=[[f"{a}, {b}" for b in names] for a in names])
+    shown = values[np.ix_(place, place)]
+    names = [rows[k] for k in place]
+    texts = []
+    for row in names:
+        texts.append([f"{row}, {column}" for column in names])
+    squares = HeatMap(shown, title, texts=texts)
     if least is not None:
-        squares = replace(
-            squares, limits=(-least, max(least, float(np.nanmax(np.abs(shown))))), diverging=True
-        )
-    x, y = Axis(axes[0], named(names)), Axis(axes[1], named(names), reverse=True)
-    return plot([squares], x, y, int(min(760, max(300, 130 + 24 * len(place)))))
+        most = max(least, float(np.nanmax(np.abs(shown))))
+        squares = replace(squares, limits=(-least, most), diverging=True)
+    x = Axis(axes[0], named(names))
+    y = Axis(axes[1], named(names), reverse=True)
+    height = min(760, max(300, 130 + 24 * len(place)))
+    return plot([squares], x, y, int(height))
 
 
-def dendrogram(found: Clusters) -> Figure:
+def dendrogram(clusters: Clusters) -> Figure:
     """The joins of the clients from left to right, with a color for each cluster."""
     from scipy.cluster.hierarchy import dendrogram as layout
 
-    drawn = layout(found.linkage, no_plot=True)
-    order, cut = drawn["leaves"], _cut_height(found)
-    color = {k: COLORS[int(found.members[k]) % len(COLORS)] for k in order}
+    joins = layout(clusters.linkage, no_plot=True)
+    order = joins["leaves"]
+    cut = _cut_height(clusters)
+    color = {k: COLORS[int(clusters.members[k]) % len(COLORS)] for k in order}
     marks: list[AnyMark] = [Rule(cut)]
-    for ys, xs in zip(drawn["icoord"], drawn["dcoord"]):
+    for ys, xs in zip(joins["icoord"], joins["dcoord"]):
         places = [(y - 5) / 10 for y in ys]  # SciPy's leaves are at 5, 15, ...
+        # A branch below the cut has the color of its cluster.
         branch = GREY if max(xs) > cut else color[order[int(places[1])]]
         marks.append(Line(look=plain(branch), x=xs, y=places, markers=False, width=2))
     for i, k in enumerate(order):
-        leaf = f"{found.names[k]}: cluster {found.members[k] + 1}"
+        leaf = f"{clusters.names[k]}: cluster {clusters.members[k] + 1}"
         marks.append(Points(look=plain(color[k]), x=[0.0], y=[i], texts=[leaf]))
-    x = Axis(f"distance by {found.basis} at which clients are joined")
-    return plot(
-        marks,
-        x,
-        Axis(ticks=named(found.names[k] for k in order)),
-        int(min(1400, 110 + 22 * len(order))),
-    )
+    x = Axis(f"distance by {clusters.basis} at which clients are joined")
+    y = Axis(ticks=named(clusters.names[k] for k in order))
+    return plot(marks, x, y, min(1400, 110 + 22 * len(order)))
 
 
 def bars(layers: Sequence[Measure]) -> Figure:
     """The drift of each layer with its interval, and the references as ticks."""
-    places, names = (
-        list(range(len(layers))),
-        [layer.name.removesuffix(".weight") for layer in layers],
+    places = list(range(len(layers)))
+    names = [layer.name.removesuffix(".weight") for layer in layers]
+    bars_of_layers = Bars(
+        look=plain(BLUE),
+        y=places,
+        values=[layer.value for layer in layers],
+        low=[layer.low for layer in layers],
+        high=[layer.high for layer in layers],
+        texts=names,
     )
-    values, low, high = ([getattr(m, end) for m in layers] for end in ("value", "low", "high"))
-    marks: list[AnyMark] = [
-        Bars(look=plain(BLUE), y=places, values=values, low=low, high=high, texts=names)
-    ]
+    marks: list[AnyMark] = [bars_of_layers]
     for i, reference in enumerate(layers[0].scale):
-        marker = ("circle-open", "diamond-open", "square-open", "triangle-up-open")[i % 4]
+        marker = REFERENCE_MARKERS[i % len(REFERENCE_MARKERS)]
         look = plain(COLORS[1 + i % 6], marker)
-        x = [m.scale[reference] for m in layers]
-        marks.append(Points(look=look, label=reference, x=x, y=places, size=11))
-    x_axis = Axis("share of the movement that cancels", limits=(0, 1.02), form=".3g")
-    return plot(
-        marks,
-        x_axis,
-        Axis(ticks=named(names), reverse=True),
-        int(min(1400, 120 + 46 * len(layers))),
-    )
+        values = [layer.scale[reference] for layer in layers]
+        marks.append(Points(look=look, label=reference, x=values, y=places, size=11))
+    x = Axis("share of the movement that cancels", limits=(0, 1.02), form=".3g")
+    y = Axis(ticks=named(names), reverse=True)
+    return plot(marks, x, y, min(1400, 120 + 46 * len(layers)))
 
 
-def _cut_height(found: Clusters) -> float:
+def _cut_height(clusters: Clusters) -> float:
     """The middle between the highest join within clusters and the lowest one between them."""
-    heights = found.linkage[:, 2]
-    at = len(heights) - found.count + 1
-    below = heights[at - 1] if at else 0.0
-    return float((below + heights[at]) / 2) if at < len(heights) else float(heights[-1] * 1.05)
+    heights = clusters.linkage[:, 2]
+    first_above = len(heights) - clusters.count + 1
+    if first_above >= len(heights):  # one cluster: above all joins
+        return float(heights[-1] * 1.05)
+    below = heights[first_above - 1] if first_above else 0.0
+    return float((below + heights[first_above]) / 2)

@@ -18,12 +18,12 @@ from unalike.diagnosis.samples import ClientCounts
 KIND = "clusters"
 NO_GROUPS = "no groups"
 """The reference of a silhouette: clients that differ as much, but without groups."""
-MOST_CLUSTERS = 8
+MAX_CLUSTERS = 8
 REDRAWS = 50
 """Number of times that samples are drawn again."""
-STABLE = 0.8
+MIN_STABILITY = 0.8
 """The agreement (adjusted Rand index, 1 is the same) from which clusters count as stable."""
-LEAST_CLIENTS = 4
+MIN_CLIENTS = 4
 
 Redraw = Callable[[np.random.Generator], np.ndarray]
 """Draws distances [K, K] or counts [K, C] anew."""
@@ -50,7 +50,7 @@ class Clusters:
     @property
     def found(self) -> bool:
         """Whether these are clusters, and not only a way to cut clients apart."""
-        return self.silhouette.found and self.stability.value >= STABLE
+        return self.silhouette.found and self.stability.value >= MIN_STABILITY
 
     @property
     def count(self) -> int:
@@ -68,7 +68,8 @@ def label_clusters(samples: ClientCounts, seed: int) -> Clusters | None:
     counts_without_groups = _dirichlet_like(counts)
 
     def redrawn(rng: np.random.Generator) -> np.ndarray:
-        return pairwise(rng.multinomial(counts.sum(1), counts / counts.sum(1, keepdims=True)))
+        shares = counts / counts.sum(1, keepdims=True)
+        return pairwise(rng.multinomial(counts.sum(1), shares))
 
     def groupless(rng: np.random.Generator) -> np.ndarray:
         return pairwise(counts_without_groups(rng))
@@ -91,20 +92,46 @@ def clusters_of(
     `distances` are [K, K], `redrawn` those after samples are drawn again, `groupless` those of clients that differ as much but
     have no groups; `basis` is what clients are compared by. None for fewer than four clients, or if all are equal.
     """
-    if len(names) < LEAST_CLIENTS or not distances.max() > 0:
+    if len(names) < MIN_CLIENTS or not distances.max() > 0:
         return None
     rng = generator(seed, f"clusters by {basis}")
     value, members, joins = best_cut(distances)
     by_chance = np.array([best_cut(groupless(rng))[0] for _ in range(SHUFFLES)])
-    key, title = basis.replace(" ", "_"), f"of {int(members.max()) + 1} clusters by {basis}"
-    agreement = _agreement(members, redrawn, rng)
-    stability = Measure(KIND, f"stability_{key}", f"stability {title}", *agreement, range=(-1, 1))
+    # What remains of the clusters when samples are drawn again.
+    agreement, low, high = _agreement(members, redrawn, rng)
     ends = _silhouette_ends(value, members, redrawn, rng)
-    scale, p = {NO_GROUPS: float(by_chance.mean())}, p_value(value, by_chance)
-    silhouette = Measure(
-        KIND, f"silhouette_{key}", f"silhouette {title}", value, *ends, scale, p, (-1, 1)
+
+    key = basis.replace(" ", "_")
+    title = f"of {int(members.max()) + 1} clusters by {basis}"
+    stability = Measure(
+        kind=KIND,
+        name=f"stability_{key}",
+        title=f"stability {title}",
+        value=agreement,
+        low=low,
+        high=high,
+        range=(-1, 1),
     )
-    return Clusters(basis, names, members, distances, joins, silhouette, stability)
+    silhouette = Measure(
+        kind=KIND,
+        name=f"silhouette_{key}",
+        title=f"silhouette {title}",
+        value=value,
+        low=ends[0],
+        high=ends[1],
+        scale={NO_GROUPS: float(by_chance.mean())},
+        p=p_value(value, by_chance),
+        range=(-1, 1),
+    )
+    return Clusters(
+        basis=basis,
+        names=names,
+        members=members,
+        distances=distances,
+        linkage=joins,
+        silhouette=silhouette,
+        stability=stability,
+    )
 
 
 def _agreement(
@@ -114,31 +141,29 @@ def _agreement(
     from sklearn.metrics import adjusted_rand_score
 
     count = int(members.max()) + 1
-    agreement = np.array(
-        [adjusted_rand_score(members, cut(linkage_of(redrawn(rng)), count)) for _ in range(REDRAWS)]
-    )
-    low, high = map(float, np.quantile(agreement, ENDS))
-    mean = float(agreement.mean())
-    return (
-        mean,
-        min(mean, low),
-        max(mean, high),
-    )  # a few odd draws can move the mean beyond the quantiles
+    agreement = []
+    for _ in range(REDRAWS):
+        joins = linkage_of(redrawn(rng))
+        agreement.append(adjusted_rand_score(members, cut(joins, count)))
+    low, high = np.quantile(np.array(agreement), ENDS)
+    mean = float(np.array(agreement).mean())
+    # A few odd draws can move the mean beyond the quantiles.
+    return mean, min(mean, float(low)), max(mean, float(high))
 
 
 def _silhouette_ends(
     value: float, members: np.ndarray, redrawn: Redraw, rng: np.random.Generator
 ) -> Interval:
     """The interval of the silhouette of these clusters: its quantiles over samples drawn again, with the mean at `value`."""
-    drawn = [_silhouette(redrawn(rng), members) for _ in range(REDRAWS)]
-    low, high = np.quantile(drawn, ENDS) - np.mean(drawn) + value
+    values = [_silhouette(redrawn(rng), members) for _ in range(REDRAWS)]
+    low, high = np.quantile(values, ENDS) - np.mean(values) + value
     return float(max(-1, low)), float(min(1, high))
 
 
 def best_cut(distances: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """The highest silhouette, its clusters numbered by first appearance, and the joins."""
     joins = linkage_of(distances)
-    most = max(2, min(MOST_CLUSTERS, len(distances) // 2))
+    most = max(2, min(MAX_CLUSTERS, len(distances) // 2))
     cuts = [cut(joins, count) for count in range(2, most + 1)]
     scores = [_silhouette(distances, members) for members in cuts]
     best = int(np.argmax(scores))
@@ -157,9 +182,10 @@ def cut(joins: np.ndarray, count: int) -> np.ndarray:
     """The cluster of each client after a cut into at most `count` clusters, numbered by first appearance."""
     from scipy.cluster.hierarchy import fcluster
 
-    found = fcluster(joins, count, "maxclust")
-    _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
+    clusters = fcluster(joins, count, "maxclust")
+    _, first, inverse = np.unique(clusters, return_index=True, return_inverse=True)
+    numbers = np.argsort(np.argsort(first))  # the rank of each cluster's first client
+    return numbers[inverse.reshape(-1)]
 
 
 def _silhouette(distances: np.ndarray, members: np.ndarray) -> float:
@@ -170,14 +196,16 @@ def _silhouette(distances: np.ndarray, members: np.ndarray) -> float:
     count = int(members.max()) + 1
     if count < 2:
         return 0.0
-    of = (members[:, None] == np.arange(count)).astype(float)
-    sizes, rows = of.sum(0), np.arange(len(members))
-    sums = distances @ of
+    is_member = (members[:, None] == np.arange(count)).astype(float)  # [K, clusters]
+    sizes = is_member.sum(0)
+    rows = np.arange(len(members))
+    sums = distances @ is_member
+    # The client itself is at distance 0 of its own cluster, so that one less is divided by.
     within = sums[rows, members] / np.maximum(sizes[members] - 1, 1)
     means = sums / sizes
     means[rows, members] = np.inf
-    other = means.min(1)
-    score = (other - within) / np.maximum(np.maximum(within, other), 1e-12)
+    nearest = means.min(1)
+    score = (nearest - within) / np.maximum(np.maximum(within, nearest), 1e-12)
     return float(np.where(sizes[members] > 1, score, 0).mean())
 
 
@@ -188,15 +216,16 @@ def _dirichlet_like(counts: np.ndarray) -> Redraw:
     """
     sizes = counts.sum(1)
     q = counts.sum(0) / counts.sum()
-    observed = float(((counts / sizes[:, None] - q) ** 2).sum(1).mean()) / max(
-        1 - float((q**2).sum()), 1e-12
-    )
+    squares = ((counts / sizes[:, None] - q) ** 2).sum(1)
+    observed = float(squares.mean()) / max(1 - float((q**2).sum()), 1e-12)
     noise = float((1 / sizes).mean())
-    r = min(max((observed - noise) / max(1 - noise, 1e-12), 1e-6), 1 - 1e-6)
+    r = (observed - noise) / max(1 - noise, 1e-12)
+    r = min(max(r, 1e-6), 1 - 1e-6)
+    concentration = np.maximum(q * (1 / r - 1), 1e-9)
 
     def draw(rng: np.random.Generator) -> np.ndarray:
-        shares = rng.dirichlet(np.maximum(q * (1 / r - 1), 1e-9), size=len(sizes))
-        shares = np.nan_to_num(shares)
+        shares = np.nan_to_num(rng.dirichlet(concentration, size=len(sizes)))
+        # Tiny concentrations underflow to no share at all; such a client has one class.
         empty = shares.sum(1) <= 0
         shares[empty] = np.eye(len(q))[rng.choice(len(q), size=int(empty.sum()), p=q)]
         return rng.multinomial(sizes, shares / shares.sum(1, keepdims=True))

@@ -21,8 +21,8 @@ from unalike.diagnosis.features import feature_skew
 from unalike.diagnosis.labels import label_skew, pairwise
 from unalike.diagnosis.measure import Measure
 from unalike.diagnosis.samples import (
-    MOST_COMPARED,
-    MOST_SAMPLES,
+    MAX_COMPARED_CLIENTS,
+    MAX_COMPARED_SAMPLES,
     ClientCounts,
     ClientSamples,
     Features,
@@ -87,7 +87,9 @@ def diagnose(
     given = ClientsRequest(clients, data, data_dir, partition, split).read(needs_test=False)
     population = given.of(seed)
     with progress_reporting(progress, rounds * DIVISIONS, "training") as callback:
-        training = TrainingRequest(rounds, model, work or Work(), callback) if rounds else None
+        training = None
+        if rounds:
+            training = TrainingRequest(rounds, model, work or Work(), callback)
         return diagnose_population(
             population, given.title(population), seed=seed, features=features, training=training
         )
@@ -108,11 +110,12 @@ def diagnose_population(
     """
     samples = ClientSamples.of(population, seed)
     concept = concept_shift(samples, features, seed)
-    others = [
-        *feature_skew(samples, features, seed),
-        *([] if concept is None else [concept.measure]),
-    ]
-    trained = None if training is None else training_skew(population, samples, training, seed)
+    others = feature_skew(samples, features, seed)
+    if concept is not None:
+        others.append(concept.measure)
+    trained = None
+    if training is not None:
+        trained = training_skew(population, samples, training, seed)
     return diagnosis_of(
         samples.client_counts,
         others,
@@ -131,25 +134,29 @@ def diagnosis_of(
     others: Sequence[Measure],
     training: TrainingSkew | None,
     seed: int,
-    **facts: Any,
+    **fields: Any,
 ) -> Diagnosis:
-    """The diagnosis of clients by their counts, the `others` of their measures, and their training; `facts` are further fields."""
-    tested = (label_clusters(counts, seed), None if training is None else training.clusters)
-    clusters = [found for found in tested if found is not None]
-    measures = [
-        *label_skew(counts, seed),
-        *quantity_skew(counts, seed),
-        *others,
-        *([] if training is None else training.measures),
-        *(measure for one in clusters for measure in one.measures),
-    ]
+    """The diagnosis of clients by their counts, the `others` of their measures, and their training; `fields` are further ones."""
+    clusters = []
+    by_labels = label_clusters(counts, seed)
+    if by_labels is not None:
+        clusters.append(by_labels)
+    if training is not None and training.clusters is not None:
+        clusters.append(training.clusters)
+
+    # In the order of the table and the page.
+    measures = [*label_skew(counts, seed), *quantity_skew(counts, seed), *others]
+    if training is not None:
+        measures += training.measures
+    for one in clusters:
+        measures += one.measures
     return Diagnosis(
         measures={measure.name: measure for measure in measures},
         counts=pd.DataFrame(counts.counts, index=counts.names, columns=counts.classes),
         label_distances=pairwise(counts.counts),
         clusters=clusters,
         training=training,
-        **facts,
+        **fields,
     )
 
 
@@ -157,22 +164,28 @@ def _check(rounds: int, seed: int, features: Features | None) -> None:
     check_whole(0, rounds=rounds, seed=seed)
     if features is not None and not callable(features):
         raise UnalikeError(
-            f"found features={features!r}, expected a function of inputs that returns one row per sample"
+            f"found features={features!r}, expected a function of inputs that returns "
+            "one row per sample"
         )
 
 
 def _notes(population: Population, samples: ClientSamples) -> list[str]:
-    held = int((population.sizes > 0).sum())
+    """Notes on clients and samples that the diagnosis leaves out."""
+    with_samples = int((population.sizes > 0).sum())
     notes = []
-    if held < len(population):
+    if with_samples < len(population):
         notes.append(
-            f"{len(population) - held} of {len(population)} clients have no training sample and are left out."
+            f"{len(population) - with_samples} of {len(population)} clients have no training "
+            "sample and are left out."
         )
-    if samples.clients < held:
-        notes.append(f"{samples.clients} of {held} clients were drawn by chance and looked at.")
-    if samples.clients > MOST_COMPARED or len(samples.labels) > MOST_SAMPLES:
+    if samples.clients < with_samples:
         notes.append(
-            f"Features and concepts are compared over at most {MOST_COMPARED} clients and {MOST_SAMPLES} samples, drawn by chance."
+            f"{samples.clients} of {with_samples} clients were drawn by chance and looked at."
+        )
+    if samples.clients > MAX_COMPARED_CLIENTS or len(samples.labels) > MAX_COMPARED_SAMPLES:
+        notes.append(
+            f"Features and concepts are compared over at most {MAX_COMPARED_CLIENTS} clients "
+            f"and {MAX_COMPARED_SAMPLES} samples, drawn by chance."
         )
     if samples.regression:
         notes.append(

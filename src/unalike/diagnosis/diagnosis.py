@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-TESTED = {
+KIND_OF_TEST = {
     "label_tv": "label skew",
     "feature_distance_within": "feature skew",
     "concept_gap": "concept shift",
@@ -84,25 +84,31 @@ class Diagnosis:
         """One row per measure: `kind measure value low high p place scale`; `place` is its place on the scale in words."""
         import pandas as pd
 
-        rows = [
-            (
-                m.kind,
-                m.title,
-                m.value,
-                m.low,
-                m.high,
-                float("nan") if m.p is None else m.p,
-                m.place,
-                scale_text(m),
-            )
-            for m in self.measures.values()
-        ]
-        columns = ["kind", "measure", "value", "low", "high", "p", "place", "scale"]
-        return pd.DataFrame(rows, index=list(self.measures), columns=columns)
+        rows = []
+        for measure in self.measures.values():
+            row = {
+                "kind": measure.kind,
+                "measure": measure.title,
+                "value": measure.value,
+                "low": measure.low,
+                "high": measure.high,
+                "p": float("nan") if measure.p is None else measure.p,
+                "place": measure.place,
+                "scale": scale_text(measure),
+            }
+            rows.append(row)
+        return pd.DataFrame(rows, index=list(self.measures))
 
     def to_json(self) -> str:
         """All numbers as JSON text, for other programs."""
         layers = [] if self.training is None else self.training.layers
+        clusters = []
+        for tested in self.clusters:
+            members = dict(zip(tested.names, tested.members.tolist()))
+            clusters.append({"basis": tested.basis, "found": tested.found, "members": members})
+        concept_gaps = None
+        if self.concept is not None:
+            concept_gaps = {"clients": self.concept.names, "gaps": self.concept.gaps.tolist()}
         content: dict[str, Any] = {
             "unalike": __version__,
             "name": self.name,
@@ -113,17 +119,8 @@ class Diagnosis:
             "measures": {name: measure.as_dict() for name, measure in self.measures.items()},
             "layers": {measure.name: measure.as_dict() for measure in layers},
             "label_distances": self.label_distances.tolist(),
-            "clusters": [
-                {
-                    "basis": c.basis,
-                    "found": c.found,
-                    "members": dict(zip(c.names, c.members.tolist())),
-                }
-                for c in self.clusters
-            ],
-            "concept_gaps": None
-            if self.concept is None
-            else {"clients": self.concept.names, "gaps": self.concept.gaps.tolist()},
+            "clusters": clusters,
+            "concept_gaps": concept_gaps,
             "cosines": None if self.training is None else self.training.cosines.tolist(),
             "findings": self.findings,
             "notes": self.notes,
@@ -148,9 +145,8 @@ class Diagnosis:
         """
         from unalike.reporting.pages import plot
 
-        remedy = (
-            "diagnose with rounds=5" if kind in ("cosines", "layers") else "see diagnosis.summary"
-        )
+        needs_rounds = kind in ("cosines", "layers")
+        remedy = "diagnose with rounds=5" if needs_rounds else "see diagnosis.summary"
         return plot("diagnosis", self, kind, remedy)
 
     def save(self, folder: str | Path) -> Path:
@@ -166,19 +162,20 @@ class Diagnosis:
         return self.summary
 
     def __repr__(self) -> str:
-        clients, samples = len(self.counts), int(self.counts.to_numpy().sum())
-        kinds = [
-            kind
-            for name, kind in TESTED.items()
-            if name in self.measures and self.measures[name].found
-        ]
+        clients = len(self.counts)
+        samples = int(self.counts.to_numpy().sum())
+        kinds = []
+        for name, kind in KIND_OF_TEST.items():
+            if name in self.measures and self.measures[name].found:
+                kinds.append(kind)
         kinds += [f"clusters by {tested.basis}" for tested in self.clusters if tested.found]
-        return f"<Diagnosis of {clients} clients with {samples} samples: {', '.join(kinds) or 'nothing beyond chance'}>"
+        content = ", ".join(kinds) or "nothing beyond chance"
+        return f"<Diagnosis of {clients} clients with {samples} samples: {content}>"
 
     def _repr_html_(self) -> str:
-        return "".join(map(paragraph, self.findings)) + html(
-            Table.of("", MEASURE_COLUMNS, self.measures.values())
-        )
+        findings = [paragraph(text) for text in self.findings]
+        table = Table.of("", MEASURE_COLUMNS, self.measures.values())
+        return "".join(findings) + html(table)
 
 
 def scale_text(measure: Measure) -> str:

@@ -1,5 +1,7 @@
 """Feature skew: how far the features of clients lie apart, over all samples and among samples of the same class."""
 
+from functools import partial
+
 import numpy as np
 
 from unalike._utils.seeds import generator
@@ -38,21 +40,24 @@ class SlicedDistance:
         projected = features @ directions
         spread = projected.std(0)
         projected = projected / np.where(spread > 0, spread, 1)
+        # For each class its samples, their order along each direction, and the gaps between neighbors: the same for any owners.
         self._classes = []
         for label in np.unique(strata):
             rows = np.flatnonzero(strata == label)
             order = np.argsort(projected[rows], axis=0)
-            widths = np.diff(np.take_along_axis(projected[rows], order, 0), axis=0)
-            self._classes.append((rows, order, widths))
+            values = np.take_along_axis(projected[rows], order, 0)
+            self._classes.append((rows, order, np.diff(values, axis=0)))
 
     def of_clients(self, owners: np.ndarray, clients: int) -> np.ndarray:
         """The distance of each client, [K]; NaN for a client without a class that another one has, too."""
-        total, weight = np.zeros(clients), np.zeros(clients)
+        total = np.zeros(clients)
+        weight = np.zeros(clients)
         for rows, order, widths in self._classes:
-            own = owners[rows]
-            sizes = np.bincount(own, minlength=clients)
+            owners_of_class = owners[rows]
+            sizes = np.bincount(owners_of_class, minlength=clients)
+            # The distribution function of all clients at each sample, and then that of each client that has some, not all, samples.
             pool = np.arange(1, len(rows))[:, None] / len(rows)
-            sorted_owners = own[order][:-1]
+            sorted_owners = owners_of_class[order][:-1]
             for k in np.flatnonzero((sizes > 0) & (sizes < len(rows))):
                 below = np.cumsum(sorted_owners == k, axis=0) / sizes[k]
                 area = float((np.abs(below - pool) * widths).sum(0).mean())
@@ -70,28 +75,15 @@ def feature_skew(samples: ClientSamples, features: Features | None, seed: int) -
     rng = generator(seed, "feature skew")
     directions = rng.standard_normal((values.shape[1], DIRECTIONS))
     directions /= np.linalg.norm(directions, axis=0)
-    everything = np.zeros_like(few.labels)
-    found = [
-        _measure(
-            "feature_distance",
-            "features of all samples (sd)",
-            few,
-            values,
-            everything,
-            directions,
-            rng,
-        ),
-        _measure(
-            "feature_distance_within",
-            "features within a class (sd)",
-            few,
-            values,
-            few.labels,
-            directions,
-            rng,
+    measure_within = partial(_measure, samples=few, values=values, directions=directions, rng=rng)
+    one_stratum = np.zeros_like(few.labels)
+    measures = [
+        measure_within("feature_distance", "features of all samples (sd)", strata=one_stratum),
+        measure_within(
+            "feature_distance_within", "features within a class (sd)", strata=few.labels
         ),
     ]
-    return [measure for measure in found if measure is not None]
+    return [measure for measure in measures if measure is not None]
 
 
 def _measure(
@@ -103,32 +95,44 @@ def _measure(
     directions: np.ndarray,
     rng: np.random.Generator,
 ) -> Measure | None:
-    clients, sliced = samples.clients, SlicedDistance(values, strata, directions)
-    own = sliced.of_clients(samples.owners, clients)
-    testable = ~np.isnan(own)
+    """The mean distance of the clients, with its place among dealt and moved samples; None unless two clients have one."""
+    clients = samples.clients
+    sliced = SlicedDistance(values, strata, directions)
+    of_clients = sliced.of_clients(samples.owners, clients)
+    testable = ~np.isnan(of_clients)
     if testable.sum() < 2:
         return None
+
+    # What chance gives: the samples of each stratum dealt to clients of the same sizes.
     dealt = [shuffled_within(strata, samples.owners, rng) for _ in range(SHUFFLES)]
     by_chance = np.array([_mean(sliced.of_clients(owners, clients)) for owners in dealt])
     scale = {NO_SKEW: float(by_chance.mean())}
     for offset in OFFSETS:
-        moved = (_moved(values, owners, clients, offset, rng) for owners in dealt[:REFERENCE_DRAWS])
-        distances = [
-            _mean(SlicedDistance(new, strata, directions).of_clients(owners, clients))
-            for new, owners in zip(moved, dealt)
-        ]
+        distances = []
+        for owners in dealt[:REFERENCE_DRAWS]:
+            moved = SlicedDistance(_moved(values, owners, clients, offset, rng), strata, directions)
+            distances.append(_mean(moved.of_clients(owners, clients)))
         scale[f"moved by {offset:g} sd"] = float(np.mean(distances))
-    mean, low, high = mean_interval(own[testable])
-    return Measure(KIND, name, title, mean, low, high, scale, p_value(mean, by_chance))
+    mean, low, high = mean_interval(of_clients[testable])
+    return Measure(
+        kind=KIND,
+        name=name,
+        title=title,
+        value=mean,
+        low=low,
+        high=high,
+        scale=scale,
+        p=p_value(mean, by_chance),
+    )
 
 
 def _moved(
     values: np.ndarray, owners: np.ndarray, clients: int, offset: float, rng: np.random.Generator
 ) -> np.ndarray:
     """The features where each client's are moved by a normal vector of `offset` standard deviations of every component."""
-    return (
-        values + (offset * values.std(0) * rng.standard_normal((clients, values.shape[1])))[owners]
-    )
+    directions = rng.standard_normal((clients, values.shape[1]))
+    moves = offset * values.std(0) * directions
+    return values + moves[owners]
 
 
 def _mean(values: np.ndarray) -> float:

@@ -9,9 +9,9 @@ from unalike.diagnosis.measure import NO_SKEW, Measure
 from unalike.reporting.table import interval, number, words
 from unalike.reporting.wording import capital, listing, plural, probability, share, significant
 
-EQUAL = 1.2
+MAX_EQUAL_RATIO = 1.2
 """Up to this ratio of the largest to the smallest client, sizes count as equal."""
-LEAST_GAP = 0.02
+MIN_GAP = 0.02
 """Smaller concept gaps, in the share of errors that are added, hardly matter."""
 
 
@@ -22,7 +22,7 @@ def sentences(
     unavailable: Mapping[str, str],
 ) -> list[str]:
     """The findings in plain words: for each kind of heterogeneity what was measured."""
-    found = [
+    texts = [
         _labels(measures["label_tv"], regression),
         _sizes(measures["size_gini"], measures["size_ratio"]),
         _features(measures),
@@ -30,29 +30,30 @@ def sentences(
         _clusters(clusters),
     ]
     if "drift" in measures:
-        found.append(_training(measures["drift"], measures["gradient_start"]))
-    return found
+        texts.append(_training(measures["drift"], measures["gradient_start"]))
+    return texts
 
 
 def _labels(measure: Measure, regression: bool) -> str:
     what = "label distributions" if regression else "label frequencies"
     if not measure.found:
         return (
-            f"Label skew: none beyond chance. The {what} differ by a total variation of {_number(measure)}, "
-            f"{_by_chance(measure)}."
+            f"Label skew: none beyond chance. The {what} differ by a total variation "
+            f"of {_number(measure)}, {_by_chance(measure)}."
         )
     return (
-        f"Label skew: {_strength(measure)}. The {what} of the clients differ from those of all clients by a total variation of "
-        f"{_number(measure)}, {measure.place}; {_by_chance(measure)}."
+        f"Label skew: {_strength(measure)}. The {what} of the clients differ from those of "
+        f"all clients by a total variation of {_number(measure)}, {measure.place}; "
+        f"{_by_chance(measure)}."
     )
 
 
 def _sizes(gini: Measure, ratio: Measure) -> str:
-    if ratio.value <= EQUAL:
+    if ratio.value <= MAX_EQUAL_RATIO:
         return "Quantity skew: none. The clients have about equally many samples."
     return (
-        f"Quantity skew: the largest client has {significant(ratio.value)} times as many samples as the smallest; the Gini "
-        f"coefficient is {_number(gini)}, {gini.place}."
+        f"Quantity skew: the largest client has {significant(ratio.value)} times as many "
+        f"samples as the smallest; the Gini coefficient is {_number(gini)}, {gini.place}."
     )
 
 
@@ -62,12 +63,13 @@ def _features(measures: Mapping[str, Measure]) -> str:
         return "Feature skew: not tested, since no class is at two clients with features that vary."
     if not within.found:
         return (
-            f"Feature skew: none beyond chance. Samples of the same class are {_number(within)} standard deviations apart, "
-            f"{_by_chance(within)}."
+            "Feature skew: none beyond chance. Samples of the same class are "
+            f"{_number(within)} standard deviations apart, {_by_chance(within)}."
         )
     return (
-        f"Feature skew: samples of the same class look different at different clients. They are {_number(within)} standard "
-        f"deviations apart, {within.place}; {_by_chance(within)}."
+        "Feature skew: samples of the same class look different at different clients. They "
+        f"are {_number(within)} standard deviations apart, {within.place}; "
+        f"{_by_chance(within)}."
     )
 
 
@@ -76,43 +78,45 @@ def _concepts(measure: Measure | None, regression: bool, reason: str | None) -> 
         return f"Concept shift: not available here, since {reason}."
     if measure is None:
         return "Concept shift: not tested, since no two clients have enough samples of the same classes in the same places."
-    amount = (
-        f"{significant(measure.value)} variances"
-        if regression
-        else f"{significant(100 * measure.value)} points"
-    )
-    if not measure.found or measure.value < LEAST_GAP:
+    if not measure.found or measure.value < MIN_GAP:
         return "Concept shift: none found. A client's model is about as good on another client's samples as that client's own."
+    amount = f"{significant(100 * measure.value)} points"
+    if regression:
+        amount = f"{significant(measure.value)} variances"
     return (
-        f"Concept shift: the same inputs have other labels at some clients. A client's model adds {amount} of error on another "
-        "client's samples, compared with that client's own model; strong feature skew can cause some of it, too."
+        "Concept shift: the same inputs have other labels at some clients. A client's "
+        f"model adds {amount} of error on another client's samples, compared with that "
+        "client's own model; strong feature skew can cause some of it, too."
     )
 
 
 def _clusters(tested: Sequence[Clusters]) -> str:
-    real = [found for found in tested if found.found]
     if not tested:
         return "Clusters: not tested, which takes four clients that differ."
-    if not real:
+    texts = []
+    for clusters in tested:
+        if not clusters.found:
+            continue
+        sizes = sorted(np.bincount(clusters.members), reverse=True)
+        stability = significant(clusters.stability.value, digits=2)
+        texts.append(
+            f"{plural(clusters.count, 'cluster')} by {clusters.basis} (sizes "
+            f"{listing(map(str, sizes))}, stability {stability})"
+        )
+    if not texts:
         return "Clusters: none found that clients without groups would not show as well."
-    texts = [
-        f"{plural(found.count, 'cluster')} by {found.basis} (sizes "
-        f"{listing(map(str, sorted(np.bincount(found.members), reverse=True)))}, stability "
-        f"{significant(found.stability.value, digits=2)})"
-        for found in real
-    ]
     return f"Clusters: the clients form {listing(texts)}."
 
 
 def _training(drift: Measure, gradient: Measure) -> str:
-    scale = (
-        f", {drift.place} ({share(drift.scale[NO_SKEW])} if samples were dealt at random)"
-        if drift.scale
-        else ""
-    )
+    scale = ""
+    if drift.scale:
+        by_chance = share(drift.scale[NO_SKEW])
+        scale = f", {drift.place} ({by_chance} if samples were dealt at random)"
     return (
-        f"Training: with FedAvg, {share(drift.value)} of the clients' movement cancels in the average{scale}; at the first "
-        f"model, {share(gradient.value)} of their gradients cancel."
+        f"Training: with FedAvg, {share(drift.value)} of the clients' movement cancels in "
+        f"the average{scale}; at the first model, {share(gradient.value)} of their "
+        "gradients cancel."
     )
 
 
@@ -127,13 +131,19 @@ def _strength(measure: Measure) -> str:
 
 
 def _number(measure: Measure) -> str:
-    return (
-        f"{significant(measure.value)} ({significant(measure.low)} to {significant(measure.high)})"
-    )
+    """A measure with its interval."""
+    low, high = significant(measure.low), significant(measure.high)
+    return f"{significant(measure.value)} ({low} to {high})"
 
 
 def _by_chance(measure: Measure) -> str:
     return f"chance alone would give {significant(measure.scale[NO_SKEW])}"
+
+
+def _scale(measure: Measure) -> str:
+    """The references of a measure with their values."""
+    marks = [f"{name} {significant(value, digits=2)}" for name, value in measure.scale.items()]
+    return " · ".join(marks)
 
 
 INTERVALS = interval(
@@ -148,11 +158,6 @@ MEASURE_COLUMNS = (
     INTERVALS,
     number("p", lambda m: m.p, probability),
     words("On the scale", lambda m: m.place),
-    words(
-        "Scale",
-        lambda m: " · ".join(
-            f"{name} {significant(value, digits=2)}" for name, value in m.scale.items()
-        ),
-    ),
+    words("Scale", _scale),
 )
 """The columns of the table of measures, for pages, terminals and notebooks."""

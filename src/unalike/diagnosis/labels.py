@@ -32,60 +32,72 @@ def distances(counts: np.ndarray) -> dict[str, float]:
     sqrt(1 - sum_c sqrt(p_kc q_c)). Each is 0 for equal distributions and 1 for disjoint ones. Clients without samples do not
     count.
     """
-    p, q = label_distributions(counts), label_distributions(counts.sum(0, keepdims=True))
+    p = label_distributions(counts)
+    q = label_distributions(counts.sum(0, keepdims=True))
+    differences = np.abs(p - q).sum(1)
+    overlap = np.sqrt(p * q).sum(1)
+    hellinger = np.sqrt(np.maximum(0, 1 - overlap))
     return {
-        "label_tv": float(np.abs(p - q).sum(1).mean() / 2),
+        "label_tv": float(differences.mean() / 2),
         "label_js": float(js_divergence(counts).mean()),
-        "label_hellinger": float(np.sqrt(np.maximum(0, 1 - np.sqrt(p * q).sum(1))).mean()),
+        "label_hellinger": float(hellinger.mean()),
     }
 
 
 def pairwise(counts: np.ndarray) -> np.ndarray:
     """The Hellinger distances between the label distributions of any two clients, [K, K]."""
     root = np.sqrt(counts / counts.sum(1, keepdims=True))
-    found = np.sqrt(np.maximum(0, 1 - root @ root.T))
-    np.fill_diagonal(found, 0)
-    return found
+    distances = np.sqrt(np.maximum(0, 1 - root @ root.T))
+    np.fill_diagonal(distances, 0)
+    return distances
 
 
 def label_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     """Measure the label skew, against labels dealt by chance to clients of the same sizes."""
-    rng, counts = generator(seed, "label skew"), samples.counts
+    rng = generator(seed, "label skew")
+    counts = samples.counts
     value = distances(counts)
+    # The same number without skew, for other clients of the same kind, and for divisions that are known.
     by_chance = _table(samples.with_noise(dealt(counts, rng), rng) for _ in range(SHUFFLES))
     resampled = _table(resampled_counts(counts, rng) for _ in range(RESAMPLES))
     scale = reference_scale(distances, reference_specs(samples), samples, seed)
-    return [
-        Measure(
-            KIND,
-            name,
-            title,
-            value[name],
-            *bootstrap_interval(value[name], resampled[name], (0, 1)),
-            scale={NO_SKEW: float(by_chance[name].mean()), **scale.get(name, {})},
+    measures = []
+    for name, title in TITLES.items():
+        low, high = bootstrap_interval(value[name], resampled[name], (0, 1))
+        measure = Measure(
+            kind=KIND,
+            name=name,
+            title=title,
+            value=value[name],
+            low=low,
+            high=high,
+            scale={NO_SKEW: float(by_chance[name].mean())} | scale.get(name, {}),
             p=p_value(value[name], by_chance[name]),
             range=(0, 1),
         )
-        for name, title in TITLES.items()
-    ]
+        measures.append(measure)
+    return measures
 
 
 def resampled_counts(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Counts of clients drawn with replacement, and of each one's samples drawn with replacement."""
-    drawn = counts[rng.integers(len(counts), size=len(counts))]
-    return rng.multinomial(drawn.sum(1), drawn / drawn.sum(1, keepdims=True))
+    resampled = counts[rng.integers(len(counts), size=len(counts))]
+    sizes = resampled.sum(1)
+    return rng.multinomial(sizes, resampled / resampled.sum(1, keepdims=True))
 
 
 def dealt(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Counts where all labels are dealt by chance to clients of the same sizes."""
-    left, rows = counts.sum(0), []
+    left = counts.sum(0)
+    rows = []
     for size in counts.sum(1):
-        rows.append(rng.multivariate_hypergeometric(left, size, method="marginals"))
-        left = left - rows[-1]
+        row = rng.multivariate_hypergeometric(left, size, method="marginals")
+        left = left - row
+        rows.append(row)
     return np.stack(rows)
 
 
-def _table(drawn: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+def _table(tables: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
     """Name of the distance -> its value for each table of counts."""
-    found = [distances(counts) for counts in drawn]
-    return {name: np.array([row[name] for row in found]) for name in TITLES}
+    rows = [distances(counts) for counts in tables]
+    return {name: np.array([row[name] for row in rows]) for name in TITLES}

@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 """The quantiles at the ends of a 95 % interval."""
 RESAMPLES = 300
-CLOSE = 0.05
+CLOSE_SHARE = 0.05
 """The share of the whole scale within which a value counts as equal to a reference."""
 NO_SKEW = "iid"
 """The reference without heterogeneity: the same samples, dealt to clients of the same sizes by chance."""
@@ -60,21 +60,24 @@ class Measure:
         marks = sorted((value, name) for name, value in self.scale.items() if not isnan(value))
         if not marks or isnan(self.value):
             return ""
+        lowest, weakest = marks[0]
+        highest, strongest = marks[-1]
         gap, nearest = min((abs(self.value - value), name) for value, name in marks)
-        if gap <= CLOSE * (marks[-1][0] - marks[0][0]):
+        if gap <= CLOSE_SHARE * (highest - lowest):
             return f"like {nearest}"
         below = [name for value, name in marks if value < self.value]
         if not below:
-            return f"below {marks[0][1]}"
+            return f"below {weakest}"
         if len(below) == len(marks):
-            return f"above {marks[-1][1]}"
-        return f"between {below[-1]} and {marks[len(below)][1]}"
+            return f"above {strongest}"
+        _, next_above = marks[len(below)]
+        return f"between {below[-1]} and {next_above}"
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, with the place on the scale, as a file keeps them."""
-        plain = asdict(self) | {"place": self.place, "found": self.found}
-        del plain["range"]
-        return plain
+        fields = asdict(self) | {"place": self.place, "found": self.found}
+        del fields["range"]
+        return fields
 
 
 def bootstrap_interval(

@@ -41,10 +41,7 @@ def render(diagnosis: Diagnosis) -> str:
             _counted(diagnosis): counts.shape[1],
             "training sample": int(counts.to_numpy().sum()),
         },
-        findings=[
-            (kind, capital(text))
-            for kind, _, text in (found.partition(": ") for found in diagnosis.findings)
-        ],
+        findings=[_kind_and_text(sentence) for sentence in diagnosis.findings],
         panels=panels(diagnosis),
         tables={
             "measures": Table.of(MEASURES, MEASURE_COLUMNS, diagnosis.measures.values()),
@@ -55,6 +52,12 @@ def render(diagnosis: Diagnosis) -> str:
         unavailable={what: capital(reason) for what, reason in diagnosis.unavailable.items()},
         command=diagnosis.command,
     )
+
+
+def _kind_and_text(sentence: str) -> tuple[str, str]:
+    """The kind of heterogeneity that a finding begins with, and the rest of it."""
+    kind, _, text = sentence.partition(": ")
+    return kind, capital(text)
 
 
 def panels(diagnosis: Diagnosis) -> dict[str, Panel | None]:
@@ -74,17 +77,15 @@ def panels(diagnosis: Diagnosis) -> dict[str, Panel | None]:
 def _scale_panel(measures: Sequence[Measure]) -> Panel:
     views = []
     for kind, axis in AXES.items():
-        own = [
-            measure
-            for measure in measures
-            if measure.kind == kind and measure.name not in NOT_DRAWN
-        ]
-        if own:
-            alt = "; ".join(f"{m.title} {significant(m.value)}, {m.place}" for m in own)
-            views.append(View(capital(kind), charts.scale(own, axis), f"{capital(kind)}. {alt}."))
+        of_kind = [m for m in measures if m.kind == kind and m.name not in NOT_DRAWN]
+        if of_kind:
+            title = capital(kind)
+            values = "; ".join(f"{m.title} {significant(m.value)}, {m.place}" for m in of_kind)
+            views.append(View(title, charts.scale(of_kind, axis), f"{title}. {values}."))
     caption = (
-        "Blue: these clients, with the 95 % interval over other clients of the same kind. Grey ticks: the same samples divided "
-        "among as many clients in known ways; iid deals them by chance."
+        "Blue: these clients, with the 95 % interval over other clients of the same kind. "
+        "Grey ticks: the same samples divided among as many clients in known ways; iid "
+        "deals them by chance."
     )
     return Panel("scale", caption, views, [])
 
@@ -108,106 +109,105 @@ def _label_panel(diagnosis: Diagnosis) -> Panel:
 
 
 def _distance_panel(diagnosis: Diagnosis) -> Panel:
-    names, order = list(map(str, diagnosis.counts.index)), _order(diagnosis, "label distributions")
+    names = [str(name) for name in diagnosis.counts.index]
+    order = _order(diagnosis, "label distributions")
     figure = charts.heat_map(diagnosis.label_distances, names, order, "Hellinger distance")
     caption = (
-        "Hellinger distances between the label distributions of any two clients: 0 for equal ones, 1 for clients without a common "
-        "class. Similar clients stand side by side."
+        "Hellinger distances between the label distributions of any two clients: 0 for "
+        "equal ones, 1 for clients without a common class. Similar clients stand side by "
+        "side."
     )
-    return Panel(
-        "distances",
-        caption,
-        [View("Distances", figure, "Heat map of the distances between clients.")],
-        [],
-    )
+    view = View("Distances", figure, "Heat map of the distances between clients.")
+    return Panel("distances", caption, [view], [])
 
 
 def _concept_panel(diagnosis: Diagnosis) -> Panel | None:
-    found = diagnosis.concept
-    if found is None:
+    concept = diagnosis.concept
+    if concept is None:
         return None
-    both = np.nan_to_num(found.gaps)
-    order = np.argsort((both + both.T).mean(0), kind="stable").tolist()
-    axes = ("tested on the samples of", "model of")
-    figure = charts.heat_map(found.gaps, found.names, order, "errors added", least=0.2, axes=axes)
+    # Clients whose models and samples agree with the others' come first.
+    gaps = np.nan_to_num(concept.gaps)
+    order = np.argsort((gaps + gaps.T).mean(0), kind="stable").tolist()
+    figure = charts.heat_map(
+        concept.gaps,
+        concept.names,
+        order,
+        title="errors added",
+        least=0.2,
+        axes=("tested on the samples of", "model of"),
+    )
     caption = (
-        "Errors that the model of one client (rows) adds on the samples of another one (columns), compared with that one's own "
-        "model and beyond chance. Orange: equal inputs seem to have other labels. Empty: too few samples of common classes lie "
+        "Errors that the model of one client (rows) adds on the samples of another one "
+        "(columns), compared with that one's own model and beyond chance. Orange: equal "
+        "inputs seem to have other labels. Empty: too few samples of common classes lie "
         "where both clients have samples."
     )
-    return Panel(
-        "concepts",
-        caption,
-        [View("Concepts", figure, "Heat map of the errors that other models add.")],
-        [],
-    )
+    view = View("Concepts", figure, "Heat map of the errors that other models add.")
+    return Panel("concepts", caption, [view], [])
 
 
 def _cluster_panel(diagnosis: Diagnosis) -> Panel | None:
-    views = [
-        View(
-            f"By {found.basis}",
-            charts.dendrogram(found),
-            f"Dendrogram of the clients by {found.basis}, cut into {found.count} clusters"
-            + (" that are real." if found.found else ", no better than chance."),
-        )
-        for found in diagnosis.clusters
-    ]
+    if not diagnosis.clusters:
+        return None
+    views = []
+    for clusters in diagnosis.clusters:
+        judgement = " that are real." if clusters.found else ", no better than chance."
+        alt = f"Dendrogram of the clients by {clusters.basis}, cut into {clusters.count} clusters{judgement}"
+        views.append(View(f"By {clusters.basis}", charts.dendrogram(clusters), alt))
     caption = (
-        "Clients and groups of clients are joined at the distance where the lines meet. Colors: the clusters of the best cut "
-        "(dotted line). Any clients can be cut; the table says whether the clusters are more than that."
+        "Clients and groups of clients are joined at the distance where the lines meet. "
+        "Colors: the clusters of the best cut (dotted line). Any clients can be cut; the "
+        "table says whether the clusters are more than that."
     )
-    return Panel("clusters", caption, views, []) if views else None
+    return Panel("clusters", caption, views, [])
 
 
 def _cosine_panel(diagnosis: Diagnosis, cosines: np.ndarray) -> Panel:
-    names, order = list(map(str, diagnosis.counts.index)), _order(diagnosis, "gradients")
+    names = [str(name) for name in diagnosis.counts.index]
+    order = _order(diagnosis, "gradients")
     figure = charts.heat_map(cosines, names, order, "cosine", least=1.0)
     caption = "Cosines of any two clients' updates, means over the rounds: 1 for the same direction, -1 for opposite ones."
-    return Panel(
-        "cosines", caption, [View("Cosines", figure, "Heat map of the cosines of the updates.")], []
-    )
+    view = View("Cosines", figure, "Heat map of the cosines of the updates.")
+    return Panel("cosines", caption, [view], [])
 
 
 def _layer_panel(layers: Sequence[Measure]) -> Panel:
     caption = (
-        "The share of each layer's movement that cancels in the average, with 95 % intervals. Marks: the same for reference "
-        "divisions. Layers with long bars are the first candidates to be kept at the clients."
+        "The share of each layer's movement that cancels in the average, with 95 % "
+        "intervals. Marks: the same for reference divisions. Layers with long bars are the "
+        "first candidates to be kept at the clients."
     )
-    return Panel(
-        "layers",
-        caption,
-        [View("Layers", charts.bars(layers), "Bars of the drift of each layer.")],
-        [],
-    )
+    view = View("Layers", charts.bars(layers), "Bars of the drift of each layer.")
+    return Panel("layers", caption, [view], [])
 
 
 def _layers(layers: Sequence[Measure]) -> Table:
+    def in_reference(reference: str, layer: Measure) -> float:
+        return layer.scale[reference]
+
     columns = [
         words("Layer", lambda m: m.name),
         number("Share", lambda m: m.value, significant),
         INTERVALS,
-        *(
-            number(name, partial(lambda name, m: m.scale[name], name), significant)
-            for name in layers[0].scale
-        ),
     ]
+    for reference in layers[0].scale:
+        columns.append(number(reference, partial(in_reference, reference), significant))
     return Table.of("Share of the movement that cancels, by layer", columns, layers)
 
 
 def _clusters(diagnosis: Diagnosis) -> Table | None:
+    if not diagnosis.clusters:
+        return None
     columns = [
-        words("Clusters by", lambda found: capital(found.basis)),
-        number("Number", lambda found: found.count),
-        number("Silhouette", lambda found: found.silhouette.value, significant),
-        number("Without groups", lambda found: found.silhouette.scale[NO_GROUPS], significant),
-        number("p", lambda found: found.silhouette.p or 1.0, probability),
-        number("Stability", lambda found: found.stability.value, significant),
-        words("More than chance", lambda found: "yes" if found.found else "no"),
+        words("Clusters by", lambda tested: capital(tested.basis)),
+        number("Number", lambda tested: tested.count),
+        number("Silhouette", lambda tested: tested.silhouette.value, significant),
+        number("Without groups", lambda tested: tested.silhouette.scale[NO_GROUPS], significant),
+        number("p", lambda tested: tested.silhouette.p or 1.0, probability),
+        number("Stability", lambda tested: tested.stability.value, significant),
+        words("More than chance", lambda tested: "yes" if tested.found else "no"),
     ]
-    return (
-        Table.of("Are these clusters?", columns, diagnosis.clusters) if diagnosis.clusters else None
-    )
+    return Table.of("Are these clusters?", columns, diagnosis.clusters)
 
 
 def _sent(items: Sequence[tuple[str, int]]) -> Table:
@@ -222,12 +222,10 @@ def _order(diagnosis: Diagnosis, basis: str) -> list[int]:
     """The order of the clients along their dendrogram by `basis`; as they are numbered where they were not clustered by it."""
     from scipy.cluster.hierarchy import leaves_list
 
-    joins = next((found.linkage for found in diagnosis.clusters if found.basis == basis), None)
-    return (
-        list(range(len(diagnosis.counts)))
-        if joins is None
-        else [int(k) for k in leaves_list(joins)]
-    )
+    for clusters in diagnosis.clusters:
+        if clusters.basis == basis:
+            return [int(k) for k in leaves_list(clusters.linkage)]
+    return list(range(len(diagnosis.counts)))
 
 
 pages.register("diagnosis")(Page(render, panels))

@@ -15,13 +15,14 @@ DRAWS = 10
 
 def reference_specs(samples: ClientCounts) -> dict[str, str]:
     """Name -> the partition that divides by labels, from weak to strong."""
-    # the smallest client that Dirichlet partitions usually guarantee; with little data or many clients few draws reach it
-    least = 10 if len(samples.labels) >= 100 * samples.clients and samples.clients <= 30 else 0
-    few = "1 class" if samples.clients >= len(samples.classes) else "sorted by label"
+    # The smallest client that Dirichlet partitions usually guarantee; with little data or many clients few draws reach it.
+    is_reachable = len(samples.labels) >= 100 * samples.clients and samples.clients <= 30
+    min_size = 10 if is_reachable else 0
+    strongest = "1 class" if samples.clients >= len(samples.classes) else "sorted by label"
     return {
-        "Dir(1)": f"dirichlet(alpha=1.0, min_size={least})",
-        "Dir(0.1)": f"dirichlet(alpha=0.1, min_size={least})",
-        few: "shards(per_client=1)",
+        "Dir(1)": f"dirichlet(alpha=1.0, min_size={min_size})",
+        "Dir(0.1)": f"dirichlet(alpha=0.1, min_size={min_size})",
+        strongest: "shards(per_client=1)",
     }
 
 
@@ -36,12 +37,12 @@ SIZE_SPECS = {
 def divided(spec: str, labels: np.ndarray, clients: int, seed: int) -> np.ndarray | None:
     """The owners [N] of samples with these labels in a reference division; None where the data is too small for it."""
     try:
-        rows = partition_labels(spec, labels, clients, seed)
+        rows_of_clients = partition_labels(spec, labels, clients, seed)
     except UnalikeError:
         return None
     owners = np.empty(len(labels), np.int64)
-    for k, own in enumerate(rows):
-        owners[own] = k
+    for k, rows in enumerate(rows_of_clients):
+        owners[rows] = k
     return owners
 
 
@@ -58,13 +59,17 @@ def reference_scale(
     """
     table: dict[str, dict[str, float]] = {}
     for reference, spec in specs.items():
-        drawn = [statistics(counts) for counts in _drawn(spec, samples, seed)]
-        for name in drawn[0] if drawn else ():
-            table.setdefault(name, {})[reference] = float(np.mean([found[name] for found in drawn]))
+        values: dict[str, list[float]] = {}
+        for counts in _divisions(spec, samples, seed):
+            for name, value in statistics(counts).items():
+                values.setdefault(name, []).append(value)
+        for name, draws in values.items():
+            table.setdefault(name, {})[reference] = float(np.mean(draws))
     return table
 
 
-def _drawn(spec: str, samples: ClientCounts, seed: int) -> Iterator[np.ndarray]:
+def _divisions(spec: str, samples: ClientCounts, seed: int) -> Iterator[np.ndarray]:
+    """The counts of the drawn divisions, with the noise of the clients' counts; none where the data is too small."""
     for draw in range(DRAWS):
         owners = divided(spec, samples.labels, samples.clients, seed + draw)
         if owners is None:

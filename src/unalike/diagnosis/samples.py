@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -17,19 +18,19 @@ from unalike.data.ragged import Ragged
 Features = Callable[[Tensor], Any]
 """A function from inputs [n, ...] to their features [n, D], such as the body of a trained network."""
 
-MOST_CLIENTS = 100
+MAX_CLIENTS = 100
 """Most clients that are looked at; of more, as many are drawn by chance."""
-MOST_COMPARED = 30
+MAX_COMPARED_CLIENTS = 30
 """Most clients whose features are compared with each other."""
-MOST_SAMPLES = 3000
+MAX_COMPARED_SAMPLES = 3000
 """Most samples whose features are compared, over all clients."""
-COMPONENTS = 32
+MAX_COMPONENTS = 32
 """Most principal components that stand for the features."""
-WORDS = 500
+MAX_WORDS = 500
 """Most words of a text that are counted."""
 FEW_CLIENTS = 6
 """With fewer clients, intervals over clients are wide, and a note says so."""
-BINS = 10
+LABEL_RANGES = 10
 """Number of classes into which the labels of a regression are cut, with equal numbers of samples."""
 
 
@@ -61,9 +62,8 @@ class ClientCounts:
         """Other counts with the noise that these counts have, so that the two can be compared; none is below 0."""
         if not self.noise:
             return counts
-        return np.maximum(
-            counts + np.rint(rng.normal(0, self.noise, counts.shape)).astype(np.int64), 0
-        )
+        noise = np.rint(rng.normal(0, self.noise, counts.shape)).astype(np.int64)
+        return np.maximum(counts + noise, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,34 +85,40 @@ class ClientSamples:
 
     @classmethod
     def of(cls, population: Population, seed: int) -> Self:
-        """Read the training samples of a population, of at most `MOST_CLIENTS` clients.
+        """Read the training samples of a population, of at most `MAX_CLIENTS` clients.
 
         Raises:
             UnalikeError: Fewer than two clients have a training sample.
         """
-        held = np.flatnonzero(population.sizes)
-        if len(held) < 2:
+        clients = np.flatnonzero(population.sizes)
+        if len(clients) < 2:
             raise UnalikeError(
-                f"found training samples at {len(held)} of {len(population)} clients, expected two or more: a diagnosis "
-                "compares clients with each other"
+                f"found training samples at {len(clients)} of {len(population)} "
+                "clients, expected two or more: a diagnosis compares clients with "
+                "each other"
             )
-        if len(held) > MOST_CLIENTS:
-            held = np.sort(
-                generator(seed, "diagnosed clients").choice(held, MOST_CLIENTS, replace=False)
-            )
-        rows = Ragged.of(population.train[int(k)] for k in held)
+        if len(clients) > MAX_CLIENTS:
+            rng = generator(seed, "diagnosed clients")
+            clients = np.sort(rng.choice(clients, MAX_CLIENTS, replace=False))
+        # A row for each sample of each client: a sample of two clients counts twice.
+        rows = Ragged.of(population.train[int(k)] for k in clients)
         places = rows.values.astype(np.int64)
         index = torch.from_numpy(places)
         y = population.y.cpu()[index].numpy()
-        names = [str(population.names[int(k)]) for k in held]
         if population.classes is None:
             labels, classes = _label_ranges(y)
         else:
-            labels, classes = y.astype(np.int64), list(population.classes)
-        inputs = population.x[index.to(population.x.device)].cpu()
-        numbers = y.astype(np.float64)
+            labels = y.astype(np.int64)
+            classes = list(population.classes)
         return cls(
-            names, places, rows.owners, inputs, labels, numbers, classes, population.classes is None
+            names=[str(population.names[int(k)]) for k in clients],
+            rows=places,
+            owners=rows.owners,
+            inputs=population.x[index.to(population.x.device)].cpu(),
+            labels=labels,
+            targets=y.astype(np.float64),
+            classes=classes,
+            regression=population.classes is None,
         )
 
     @property
@@ -131,21 +137,27 @@ class ClientSamples:
         return ClientCounts(self.names, self.classes, self.counts, self.counts.sum(1))
 
     def subset(self, seed: int) -> Self:
-        """At most `MOST_COMPARED` of the clients, each with at most its share of `MOST_SAMPLES` samples, drawn by chance."""
+        """Some of the clients and samples, drawn by chance.
+
+        These are at most `MAX_COMPARED_CLIENTS`, each with at most its share of `MAX_COMPARED_SAMPLES` samples.
+        """
         rng = generator(seed, "compared samples")
-        kept = np.arange(self.clients)
-        if self.clients > MOST_COMPARED:
-            kept = np.sort(rng.choice(kept, MOST_COMPARED, replace=False))
-        most = max(10, MOST_SAMPLES // len(kept))
-        own = [np.flatnonzero(self.owners == k) for k in kept]
-        rows = Ragged.of(
-            mine if len(mine) <= most else np.sort(rng.choice(mine, most, replace=False))
-            for mine in own
-        )
+        clients = np.arange(self.clients)
+        if self.clients > MAX_COMPARED_CLIENTS:
+            clients = np.sort(rng.choice(clients, MAX_COMPARED_CLIENTS, replace=False))
+        # Equal shares, so that no client outweighs the others.
+        most = max(10, MAX_COMPARED_SAMPLES // len(clients))
+        rows_of_clients = []
+        for k in clients:
+            mine = np.flatnonzero(self.owners == k)
+            if len(mine) > most:
+                mine = np.sort(rng.choice(mine, most, replace=False))
+            rows_of_clients.append(mine)
+        rows = Ragged.of(rows_of_clients)
         index = rows.values.astype(np.int64)
         return replace(
             self,
-            names=[self.names[k] for k in kept],
+            names=[self.names[k] for k in clients],
             rows=self.rows[index],
             owners=rows.owners,
             inputs=self.inputs[torch.from_numpy(index)],
@@ -159,19 +171,23 @@ class ClientSamples:
 
         values = self._features(features)
         spread = values.std(0)
-        if features is None and self.inputs.dim() == 2 and self.inputs.is_floating_point():
-            values = (values - values.mean(0)) / np.where(
-                spread > 0, spread, 1
-            )  # columns have units of their own
         if not (spread > 0).any():
             return np.zeros((len(values), 0))
-        most = min(COMPONENTS, *values.shape)
+        if features is None and self.inputs.dim() == 2 and self.inputs.is_floating_point():
+            # Columns of a table have units of their own.
+            values = (values - values.mean(0)) / np.where(spread > 0, spread, 1)
+        most = min(MAX_COMPONENTS, *values.shape)
         pca = PCA(most, random_state=number(seed, "components") % 2**32)
-        found = pca.fit_transform(values)
-        # complementary columns have loadings of one size: the last of them is positive, whatever rounding makes the largest
-        largest = (np.abs(pca.components_) * np.linspace(1, 1 + 1e-6, values.shape[1])).argmax(1)
-        found = found * np.sign(pca.components_[np.arange(most), largest])
-        return found[:, found.std(0) > 1e-6 * found.std(0).max()]
+        components = pca.fit_transform(values)
+
+        # The sign of a component is arbitrary: its largest loading shall be positive. Complementary columns have loadings of one
+        # size: the last of them counts, whatever rounding makes the largest.
+        loadings = pca.components_
+        later_counts_more = np.linspace(1, 1 + 1e-6, values.shape[1])
+        largest = (np.abs(loadings) * later_counts_more).argmax(1)
+        components = components * np.sign(loadings[np.arange(most), largest])
+        spread = components.std(0)
+        return components[:, spread > 1e-6 * spread.max()]
 
     def _features(self, features: Features | None) -> np.ndarray:
         if features is not None:
@@ -190,51 +206,52 @@ def notes_on_few(clients: int) -> list[str]:
 
 def counts_of(owners: np.ndarray, labels: np.ndarray, clients: int, classes: int) -> np.ndarray:
     """Count the samples by client and class, [K, C]."""
-    return np.bincount(owners * classes + labels, minlength=clients * classes).reshape(
-        clients, classes
-    )
+    cells = owners * classes + labels
+    counts = np.bincount(cells, minlength=clients * classes)
+    return counts.reshape(clients, classes)
 
 
 def _label_ranges(y: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """The labels of a regression as classes: at most `BINS` ranges with about as many samples each."""
-    edges = np.unique(np.quantile(y, np.linspace(0, 1, BINS + 1)[1:-1]))
+    """The labels of a regression as classes: at most `LABEL_RANGES` ranges with about as many samples each."""
+    levels = np.linspace(0, 1, LABEL_RANGES + 1)[1:-1]
+    edges = np.unique(np.quantile(y, levels))
     edges = edges[edges > y.min()]
     return np.searchsorted(edges, y, side="right"), range_names(edges)
 
 
 def range_names(edges: np.ndarray) -> list[str]:
     """The names of the ranges between edges, and of those below and above."""
+    if not len(edges):
+        return ["all"]
     ends = [f"{value:.3g}" for value in edges]
-    names = [f"{low} to {high}" for low, high in zip(["", *ends], [*ends, ""])]
-    names[0], names[-1] = (
-        f"below {ends[0]}" if ends else "all",
-        f"from {ends[-1]}" if ends else "all",
-    )
-    return names
+    between = [f"{low} to {high}" for low, high in pairwise(ends)]
+    return [f"below {ends[0]}", *between, f"from {ends[-1]}"]
 
 
 def _computed(features: Features, inputs: Tensor) -> np.ndarray:
     """The features that the user's function returns. Raises `UnalikeError` unless they are one row of numbers per sample."""
     try:
         with torch.no_grad():
-            found = np.asarray(features(inputs), np.float64)
+            values = np.asarray(features(inputs), np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UnalikeError(
-            f"features={features!r} failed: {error}; expected a function of inputs {list(inputs.shape)} that returns one row of "
-            "numbers per sample"
+            f"features={features!r} failed: {error}; expected a function of inputs "
+            f"{list(inputs.shape)} that returns one row of numbers per sample"
         ) from error
-    if found.ndim < 2 or len(found) != len(inputs) or not np.isfinite(found).all():
+    if values.ndim < 2 or len(values) != len(inputs) or not np.isfinite(values).all():
         raise UnalikeError(
-            f"features={features!r} returned numbers of shape {list(found.shape)} for {len(inputs)} samples; expected one row of "
-            "finite numbers per sample"
+            f"features={features!r} returned numbers of shape {list(values.shape)} for "
+            f"{len(inputs)} samples; expected one row of finite numbers per sample"
         )
-    return found.reshape(len(found), -1)
+    return values.reshape(len(values), -1)
 
 
 def _word_counts(tokens: Tensor) -> np.ndarray:
     """The shares of the most frequent words in each text, [N, words]. Word 0 is padding."""
     flat = tokens.flatten(1).numpy()
-    words, often = np.unique(flat[flat > 0], return_counts=True)
-    kept = np.sort(words[np.argsort(-often, kind="stable")[:WORDS]])
-    counts = np.array([(flat == word).sum(1) for word in kept]).reshape(len(kept), len(flat)).T
-    return counts / np.maximum((flat > 0).sum(1, keepdims=True), 1)
+    is_word = flat > 0
+    words, counts = np.unique(flat[is_word], return_counts=True)
+    most_frequent = words[np.argsort(-counts, kind="stable")[:MAX_WORDS]]
+    columns = [(flat == word).sum(1) for word in np.sort(most_frequent)]
+    table = np.array(columns).reshape(len(columns), len(flat)).T
+    return table / np.maximum(is_word.sum(1, keepdims=True), 1)

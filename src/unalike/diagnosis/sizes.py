@@ -19,31 +19,44 @@ TITLES = {
 
 def inequality(sizes: np.ndarray) -> dict[str, float]:
     """The Gini coefficient of the sizes, and the largest divided by the smallest."""
-    held = sizes[sizes > 0]
-    return {"size_gini": gini(held), "size_ratio": float(held.max() / held.min())}
+    positive = sizes[sizes > 0]
+    ratio = float(positive.max() / positive.min())
+    return {"size_gini": gini(positive), "size_ratio": ratio}
 
 
 def quantity_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     """Measure the quantity skew. The sizes are known exactly; the intervals are about other clients of the same kind."""
-    rng, sizes, clients = generator(seed, "quantity skew"), samples.sizes, samples.clients
-    gini_coefficient, ratio = inequality(sizes).values()
+    rng = generator(seed, "quantity skew")
+    sizes = samples.sizes
+    clients = samples.clients
+    value = inequality(sizes)
     resampled = [inequality(sizes[rng.integers(clients, size=clients)]) for _ in range(RESAMPLES)]
-    ginis, ratios = (np.array([found[name] for found in resampled]) for name in TITLES)
-    scale = reference_scale(
-        lambda counts: inequality(counts.sum(1)), SIZE_SPECS, replace(samples, noise=0.0), seed
-    )
-    limits = {"size_gini": (0.0, (clients - 1) / clients), "size_ratio": (1.0, float("inf"))}
-    low, high = t_interval(
-        float(np.log(ratio)), np.log(ratios), clients
-    )  # extremes skew the logarithm less
-    found = {
-        "size_gini": (
-            gini_coefficient,
-            *t_interval(gini_coefficient, ginis, clients, limits["size_gini"]),
-        ),
-        "size_ratio": (ratio, float(np.exp(low)), float(np.exp(high))),
-    }
+    ginis = np.array([row["size_gini"] for row in resampled])
+    ratios = np.array([row["size_ratio"] for row in resampled])
+
+    gini_limits = (0.0, (clients - 1) / clients)
+    gini_ends = t_interval(value["size_gini"], ginis, clients, gini_limits)
+    # Extremes skew the logarithm of the ratio less than the ratio.
+    low, high = t_interval(float(np.log(value["size_ratio"])), np.log(ratios), clients)
+    ratio_ends = (float(np.exp(low)), float(np.exp(high)))
+    ends = {"size_gini": gini_ends, "size_ratio": ratio_ends}
+    limits = {"size_gini": gini_limits, "size_ratio": (1.0, float("inf"))}
+
+    def inequality_of_counts(counts: np.ndarray) -> dict[str, float]:
+        return inequality(counts.sum(1))
+
+    without_noise = replace(samples, noise=0.0)
+    scale = reference_scale(inequality_of_counts, SIZE_SPECS, without_noise, seed)
     return [
-        Measure(KIND, name, title, *found[name], scale=scale.get(name, {}), range=limits[name])
+        Measure(
+            kind=KIND,
+            name=name,
+            title=title,
+            value=value[name],
+            low=ends[name][0],
+            high=ends[name][1],
+            scale=scale.get(name, {}),
+            range=limits[name],
+        )
         for name, title in TITLES.items()
     ]

@@ -44,7 +44,11 @@ from unalike.runtime.round_loop import execute
 from unalike.runtime.setup.given_model import ModelLike
 from unalike.runtime.setup.run_config import configure_run
 
-KIND, LAYER_KIND = "training", "parameter skew"
+KIND = "training"
+LAYER_KIND = "parameter skew"
+SHARE_LIMITS = (0.0, 1.0)
+COSINE_LIMITS = (-1.0, 1.0)
+"""The smallest and the largest value that a share and a cosine can have."""
 DIVISIONS = 5
 """Number of divisions that are trained: the clients, the samples dealt by chance, and three references."""
 
@@ -92,16 +96,15 @@ def training_skew(
     population: Population, samples: ClientSamples, request: TrainingRequest, seed: int
 ) -> TrainingSkew:
     """Train a few rounds on the clients and on reference divisions, and measure how the clients pull apart."""
-    own = train(_population(population, samples, samples.owners), request, seed)
-    references = {
-        name: train(_population(population, samples, owners), request, seed)
-        for name, owners in _reference_divisions(samples, seed)
-    }
-    return skew_of(own, references, samples.names, request.rounds, seed)
+    division = train(_population(population, samples, samples.owners), request, seed)
+    references = {}
+    for name, owners in _reference_divisions(samples, seed):
+        references[name] = train(_population(population, samples, owners), request, seed)
+    return skew_of(division, references, samples.names, request.rounds, seed)
 
 
 def skew_of(
-    own: TrainedDivision,
+    division: TrainedDivision,
     references: dict[str, TrainedDivision],
     names: list[str],
     rounds: int,
@@ -109,48 +112,33 @@ def skew_of(
 ) -> TrainingSkew:
     """The measures of a trained division.
 
-    `own` is the clients' division; without references the measures have no scale. `seed` is that of resampling.
+    `division` is the clients' own; without references the measures have no scale. `seed` is that of resampling.
     """
-    share, cosine = (0.0, 1.0), (-1.0, 1.0)
-    after = plural(rounds, "round")
+    measure = partial(_measure, division=division, references=references, seed=seed)
     measures = [
-        _measure(KIND, name, title, statistic, limits, own, references, seed)
-        for name, title, statistic, limits in (
-            (
-                "drift",
-                "movement that cancels (drift)",
-                lambda of, p: _drift(of.updates.sum(1), p),
-                share,
-            ),
-            (
-                "gradient_start",
-                "gradients that cancel, first model",
-                lambda of, p: cancelled_gradients(of.start, p),
-                share,
-            ),
-            (
-                "gradient_end",
-                f"gradients that cancel, after {after}",
-                lambda of, p: cancelled_gradients(of.end, p),
-                share,
-            ),
-            ("cosine", "mean cosine of two clients' updates", _mean_cosine, cosine),
-        )
+        measure(KIND, "drift", "movement that cancels (drift)", _mean_drift, SHARE_LIMITS),
+        measure(
+            KIND,
+            "gradient_start",
+            "gradients that cancel, first model",
+            _cancelled_at_start,
+            SHARE_LIMITS,
+        ),
+        measure(
+            KIND,
+            "gradient_end",
+            f"gradients that cancel, after {plural(rounds, 'round')}",
+            _cancelled_at_end,
+            SHARE_LIMITS,
+        ),
+        measure(KIND, "cosine", "mean cosine of two clients' updates", _mean_cosine, COSINE_LIMITS),
     ]
-    layers = [
-        _measure(
-            LAYER_KIND,
-            name,
-            f"drift of {name}",
-            partial(_layer_drift, layer),
-            share,
-            own,
-            references,
-            seed,
-        )
-        for layer, name in enumerate(own.layers)
-    ]
-    return TrainingSkew(measures, own.cosines(), layers, _clusters(own, names, seed))
+    # The drift of each layer shows which ones could stay at the clients.
+    layers = []
+    for layer, name in enumerate(division.layers):
+        statistic = partial(_layer_drift, layer)
+        layers.append(measure(LAYER_KIND, name, f"drift of {name}", statistic, SHARE_LIMITS))
+    return TrainingSkew(measures, division.cosines(), layers, _clusters(division, names, seed))
 
 
 def train(population: Population, request: TrainingRequest, seed: int) -> TrainedDivision:
@@ -168,35 +156,45 @@ def train(population: Population, request: TrainingRequest, seed: int) -> Traine
         (cohort,) = cohorts.values()
         if len(cohort.ids) < len(population):
             raise UnalikeError(
-                f"round {number}: {len(population) - len(cohort.ids)} of {len(population)} clients sent no usable update, so "
-                "that the rounds of a diagnosis cannot be compared; lower the learning rate"
+                f"round {number}: {len(population) - len(cohort.ids)} of "
+                f"{len(population)} clients sent no usable update, so that the "
+                "rounds of a diagnosis cannot be compared; lower the learning rate"
             )
         layers[:] = tree.layers(cohort.update)
         sizes[:] = cohort.sizes.tolist()
-        flat = (tree.flatten(tree.only(cohort.update, names), len(cohort.ids)) for names in layers)
-        products.append(np.stack([inner_products(rows) for rows in flat]))
+        # Inner products layer by layer: of the updates themselves nothing is kept.
+        of_layers = []
+        for names in layers:
+            rows = tree.flatten(tree.only(cohort.update, names), len(cohort.ids))
+            of_layers.append(inner_products(rows))
+        products.append(np.stack(of_layers))
         return []
 
-    options: dict[str, Any] = {
-        "rounds": request.rounds,
-        "seed": seed,
-        "evaluate_every": request.rounds,
-    }
     run_config = configure_run(
-        "fedavg", population, model=request.model, work=request.work, record=keep, **options
+        "fedavg",
+        population,
+        model=request.model,
+        work=request.work,
+        record=keep,
+        rounds=request.rounds,
+        seed=seed,
+        evaluate_every=request.rounds,
     )
     run = execute(run_config, progress=request.progress)
-    model, found = run_config.model, run.params
-    last = tree.only(found, model.params), tree.only(found, model.buffers)
+
+    # The gradients at the model with which the rounds began, and at the one with which they ended.
+    model = run_config.model
     gradients = partial(
         gradient_products, model, population=population, task=population.task, seed=seed
     )
+    last_params = tree.only(run.params, model.params)
+    last_buffers = tree.only(run.params, model.buffers)
     return TrainedDivision(
-        [names[0] for names in layers],
-        np.stack(products),
-        np.array(sizes) / sum(sizes),
-        gradients(model.params, model.buffers),
-        gradients(*last),
+        layers=[names[0] for names in layers],
+        updates=np.stack(products),
+        weights=np.array(sizes) / sum(sizes),
+        start=gradients(model.params, model.buffers),
+        end=gradients(last_params, last_buffers),
     )
 
 
@@ -207,21 +205,24 @@ def gradient_products(
 
     A client with fewer samples than parts has some samples in several parts.
     """
+    clients = len(population)
     rows = []
-    for k in range(len(population)):
-        own = generator(seed, "gradient parts", k).permutation(population.train[k])
-        rows += [
-            gradient(model, params, buffers, task, population.x[index], population.y[index])
-            for index in folds(own)
-        ]
+    for k in range(clients):
+        order = generator(seed, "gradient parts", k).permutation(population.train[k])
+        for index in folds(order):
+            x, y = population.x[index], population.y[index]
+            rows.append(gradient(model, params, buffers, task, x, y))
     products = inner_products(torch.stack(rows))
-    return products.reshape(len(population), FOLDS, len(population), FOLDS)
+    return products.reshape(clients, FOLDS, clients, FOLDS)
 
 
 def cancelled(products: np.ndarray, weights: np.ndarray) -> float:
     """1 - ||sum_k p_k d_k||^2 / sum_k p_k ||d_k||^2 from inner products [K, K] and weights [K]; 0 if nothing moves."""
     total = float(weights @ products.diagonal())
-    return 1 - float(weights @ products @ weights) / total if total > 0 else 0.0
+    if not total > 0:
+        return 0.0
+    common = float(weights @ products @ weights)
+    return 1 - common / total
 
 
 def cancelled_gradients(parts: np.ndarray, weights: np.ndarray) -> float:
@@ -234,13 +235,27 @@ def cancelled_gradients(parts: np.ndarray, weights: np.ndarray) -> float:
     single = np.einsum("kfkf->k", parts) / folds
     noise = (single - products.diagonal()) / (folds - 1)
     total = float(weights @ (products.diagonal() - noise))
+    if not total > 0:
+        return 0.0
     common = float(weights @ products @ weights - (weights**2) @ noise)
-    return float(np.clip(1 - common / total, 0, 1)) if total > 0 else 0.0
+    return float(np.clip(1 - common / total, 0, 1))
 
 
 def _drift(rounds: np.ndarray, weights: np.ndarray) -> float:
     """The mean over rounds [R, K, K] of the movement that cancels."""
     return float(np.mean([cancelled(products, weights) for products in rounds]))
+
+
+def _mean_drift(trained: TrainedDivision, weights: np.ndarray) -> float:
+    return _drift(trained.updates.sum(1), weights)
+
+
+def _cancelled_at_start(trained: TrainedDivision, weights: np.ndarray) -> float:
+    return cancelled_gradients(trained.start, weights)
+
+
+def _cancelled_at_end(trained: TrainedDivision, weights: np.ndarray) -> float:
+    return cancelled_gradients(trained.end, weights)
 
 
 def _layer_drift(layer: int, trained: TrainedDivision, weights: np.ndarray) -> float:
@@ -249,10 +264,12 @@ def _layer_drift(layer: int, trained: TrainedDivision, weights: np.ndarray) -> f
 
 def _mean_cosine(trained: TrainedDivision, weights: np.ndarray) -> float:
     """The mean cosine over pairs of different clients with a weight above 0; NaN without such a pair."""
-    drawn = (weights > 0).astype(float)
-    pairs = np.outer(drawn, drawn)
+    takes_part = (weights > 0).astype(float)
+    pairs = np.outer(takes_part, takes_part)
     np.fill_diagonal(pairs, 0)
-    return float((pairs * trained.cosines()).sum() / pairs.sum()) if pairs.sum() else float("nan")
+    if not pairs.sum():
+        return float("nan")
+    return float((pairs * trained.cosines()).sum() / pairs.sum())
 
 
 def _measure(
@@ -261,27 +278,38 @@ def _measure(
     title: str,
     statistic: Callable[[TrainedDivision, np.ndarray], float],
     limits: tuple[float, float],
-    own: TrainedDivision,
+    division: TrainedDivision,
     references: dict[str, TrainedDivision],
     seed: int,
 ) -> Measure:
     """The measure of a statistic of a division and weights [K], with its interval over resampled clients."""
-    value = statistic(own, own.weights)
+    value = statistic(division, division.weights)
     resampled = np.array(
-        [statistic(own, weights) for weights in _resampled_weights(own.weights, seed)]
+        [statistic(division, weights) for weights in _resampled_weights(division.weights, seed)]
     )
+    low, high = bootstrap_interval(value, resampled[~np.isnan(resampled)], limits)
     scale = {
         reference: statistic(trained, trained.weights) for reference, trained in references.items()
     }
-    ends = bootstrap_interval(value, resampled[~np.isnan(resampled)], limits)
-    return Measure(kind, name, title, value, *ends, scale=scale, range=limits)
+    return Measure(
+        kind=kind,
+        name=name,
+        title=title,
+        value=value,
+        low=low,
+        high=high,
+        scale=scale,
+        range=limits,
+    )
 
 
 def _resampled_weights(weights: np.ndarray, seed: int) -> list[np.ndarray]:
     """The weights of clients drawn with replacement, `RESAMPLES` times."""
-    rng, clients = generator(seed, "resampled clients"), len(weights)
-    drawn = rng.multinomial(clients, np.full(clients, 1 / clients), size=RESAMPLES) * weights
-    return list(drawn / drawn.sum(1, keepdims=True))
+    rng = generator(seed, "resampled clients")
+    clients = len(weights)
+    equal = np.full(clients, 1 / clients)
+    resampled = rng.multinomial(clients, equal, size=RESAMPLES) * weights
+    return list(resampled / resampled.sum(1, keepdims=True))
 
 
 def _clusters(trained: TrainedDivision, names: list[str], seed: int) -> Clusters | None:
@@ -289,22 +317,27 @@ def _clusters(trained: TrainedDivision, names: list[str], seed: int) -> Clusters
     parts = trained.end
     clients, folds = parts.shape[:2]
     products = parts.mean((1, 3))
+    # The spectrum of the clients' gradients about their mean: as many normal vectors with it differ as much, without groups.
     middle = np.eye(clients) - 1 / clients
     spectrum = np.maximum(np.linalg.eigvalsh(middle @ products @ middle), 0)
+    equal = np.full(folds, 1 / folds)
 
     def redrawn(rng: np.random.Generator) -> np.ndarray:
-        shares = rng.multinomial(folds, np.full(folds, 1 / folds), size=clients) / folds
+        shares = rng.multinomial(folds, equal, size=clients) / folds
         return _distances(np.einsum("kf,kflg,lg->kl", shares, parts, shares))
 
     def groupless(rng: np.random.Generator) -> np.ndarray:
-        drawn = rng.standard_normal((clients, clients)) * np.sqrt(spectrum / max(clients - 1, 1))
-        return _distances(drawn @ drawn.T)
+        scale = np.sqrt(spectrum / max(clients - 1, 1))
+        vectors = rng.standard_normal((clients, clients)) * scale
+        return _distances(vectors @ vectors.T)
 
     return clusters_of(_distances(products), names, "gradients", redrawn, groupless, seed)
 
 
 def _distances(products: np.ndarray) -> np.ndarray:
-    squares = products.diagonal()[:, None] + products.diagonal() - 2 * products
+    """The distances between vectors with these inner products, [K, K]."""
+    lengths = products.diagonal()
+    squares = lengths[:, None] + lengths - 2 * products
     np.fill_diagonal(squares, 0)
     return np.sqrt(np.maximum(squares, 0))
 
@@ -323,18 +356,25 @@ def inner_products(rows: torch.Tensor) -> np.ndarray:
 def _reference_divisions(samples: ClientSamples, seed: int) -> list[tuple[str, np.ndarray]]:
     """The reference divisions to train on: name, owners [N]."""
     rng = generator(seed, "trained references")
-    found = [(NO_SKEW, shuffled_within(np.zeros_like(samples.labels), samples.owners, rng))]
+    one_stratum = np.zeros_like(samples.labels)
+    divisions = [(NO_SKEW, shuffled_within(one_stratum, samples.owners, rng))]
     for name, spec in reference_specs(samples.client_counts).items():
         owners = divided(spec, samples.labels, samples.clients, seed)
         if owners is not None:
-            found.append((name, owners))
-    return found
+            divisions.append((name, owners))
+    return divisions
 
 
 def _population(population: Population, samples: ClientSamples, owners: np.ndarray) -> Population:
     """The clients of a division of the diagnosed samples that have any, without test samples."""
     train = Ragged.of(samples.rows[owners == k] for k in np.unique(owners))
-    none, names = Ragged.empty(len(train)), NumberedNames(len(train))
+    none = Ragged.empty(len(train))
     return replace(
-        population, train=train, test=none, val=none, names=names, plan=None, clusters=None
+        population,
+        train=train,
+        test=none,
+        val=none,
+        names=NumberedNames(len(train)),
+        plan=None,
+        clusters=None,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -20,12 +21,15 @@ from unalike.core.nests import join_nests
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import ClientBatches, Cohort, Members, StageSettings
 from unalike.core.work import Batches, Work
+from unalike.data.transforms import TransformChain
 from unalike.engine.batch_schedule import BatchSchedule, Indices, LazyBatches, distinct, is_flat
 from unalike.engine.step_graphs import StepGraphs
+from unalike.engine.training_kind import TrainingKind
 from unalike.methods.method import Method
-from unalike.methods.roles import Conditioner, Phase
-from unalike.training.client.client_states import ClientStates
+from unalike.methods.roles import Conditioner
+from unalike.training.client.client_states import ClientStateStore
 from unalike.training.client.client_task import ClientTask
+from unalike.training.client.client_update import without_solver_state
 from unalike.training.server.kept_updates import UpdateBuffer
 from unalike.training.server.updates import UpdateSink
 from unalike.training.validation import expected_steps
@@ -34,7 +38,7 @@ AcceptedRounds = dict[int, int]
 """Client -> the round of its last accepted update."""
 
 
-STEP = 4
+STEP_COST = 4
 """Cost of a step beside its batch, in samples: about 14 for softmax regression, 4 for the 2NN, none for convolutions."""
 
 
@@ -45,18 +49,21 @@ def client_costs(method: Method, work: Work, sizes: np.ndarray) -> np.ndarray:
     last bits of sums.
     """
 
-    def cost(samples: int) -> int:
-        phases = [phase.work(work) for phase in method.phases]
-        return sum(
-            w.steps_for(samples) * (min(w.batch_size or samples, samples) + STEP) for w in phases
-        )
+    works = [phase.work(work) for phase in method.phases]
 
-    kinds, which = distinct(sizes)
-    return np.array([cost(n) for n in kinds], np.int64)[which]
+    def cost(samples: int) -> int:
+        total = 0
+        for work in works:
+            rows = min(work.batch_size or samples, samples)
+            total += work.steps_for(samples) * (rows + STEP_COST)
+        return total
+
+    distinct_sizes, which = distinct(sizes)
+    return np.array([cost(n) for n in distinct_sizes], np.int64)[which]
 
 
 class SampleSource(Protocol):
-    """Clients' data as index arrays into common tensors."""
+    """Clients' data as index arrays into common tensors: a `Population`, or a few clients of one in `padding_checks`."""
 
     @property
     def x(self) -> Tensor: ...
@@ -65,15 +72,6 @@ class SampleSource(Protocol):
     @property
     def train(self) -> Indices: ...
     def __len__(self) -> int: ...
-
-
-class BatchTransform(Protocol):
-    """A change of training samples by random numbers drawn per client and round: normalization, crop, flip."""
-
-    @property
-    def fixed(self) -> BatchTransform: ...
-    def numbers(self, seed: int, round: int, client: int, samples: int) -> Tensor: ...
-    def __call__(self, x: Tensor, u: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,11 @@ class ClientPool:
     method: Method
     settings: StageSettings
     source: SampleSource
-    client_states: ClientStates
-    transform: BatchTransform | None = None
+    client_states: ClientStateStore
+    transform: TransformChain | None = None
     _facts: dict[int, Context] = field(default_factory=dict)
     _common: PartTrees = field(default_factory=dict)
-    _foreseen: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _expected: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -135,28 +133,33 @@ class ClientPool:
         """The static facts of one client (with samples, if any has some): all clients' facts have the same shapes."""
         return self.context(int((self.sizes > 0).argmax()))
 
+    @cached_property
+    def round_training(self) -> TrainingKind:
+        """The training of a round."""
+        return TrainingKind.round_of(self.method)
+
+    @cached_property
+    def finetuning(self) -> TrainingKind:
+        """The fine-tuning before an evaluation. Raises `UnalikeError` for a method without one."""
+        return TrainingKind.finetuning_of(self.method)
+
     @profiled_function("data")
-    def schedules(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
-        """The clients' batches in each phase of a round."""
-        names = ["batches", *(f"batches of phase {i}" for i in range(1, len(self.method.phases)))]
+    def schedules(
+        self, ids: Sequence[int], round: int, kind: TrainingKind | None = None
+    ) -> list[BatchSchedule]:
+        """The clients' batches in each phase of a kind of training, by default that of a round."""
+        kind = self.round_training if kind is None else kind
         return [
-            self._drawn(ids, round, *named) for named in zip(self.method.phases, names, strict=True)
+            self._draw(ids, round, kind.method, phase.work(self.settings.work), purpose)
+            for phase, purpose in zip(kind.method.phases, kind.batches, strict=True)
         ]
 
-    @profiled_function("data")
-    def tuning_schedules(self, ids: Sequence[int], round: int) -> list[BatchSchedule]:
-        """The clients' batches in the fine-tuning before their evaluation; [] without one."""
-        return (
-            []
-            if self.method.finetuning_phase is None
-            else [self._drawn(ids, round, self.method.finetuning_phase, "tune")]
-        )
-
-    def _drawn(self, ids: Sequence[int], round: int, phase: Phase, purpose: str) -> BatchSchedule:
-        work, seed = phase.work(self.settings.work), self.settings.seed
-        part = self.method.local_gradient
-        is_tuning = phase is self.method.finetuning_phase
-        if part is None or not part.draws_poisson_batches or is_tuning:
+    def _draw(
+        self, ids: Sequence[int], round: int, method: Method, work: Work, purpose: str
+    ) -> BatchSchedule:
+        """The clients' batches in one phase."""
+        seed, part = self.settings.seed, method.local_gradient
+        if part is None or not part.draws_poisson_batches:
             return BatchSchedule.drawn(work, self.source.train, ids, seed, purpose, round)
         batches = []
         for client in ids:
@@ -176,12 +179,16 @@ class ClientPool:
 
         They are fetched in the memory format that `model` reads best.
         """
-        parts = [*phases, *(self.whole([client], round) if self.method.needs_data else [])]
-        found = [
+        parts = list(phases)
+        if self.method.needs_data:
+            parts += self.whole([client], round)
+        changes = self._changes(client, round, parts)
+        sequences = [
             LazyBatches(self.source.x, self.source.y, rows, model.layout.rows, change)
-            for rows, change in zip(parts, self._changes(client, round, parts), strict=True)
+            for rows, change in zip(parts, changes, strict=True)
         ]
-        return ClientBatches(found[: len(phases)], *found[len(phases) :])
+        whole = sequences[len(phases)] if self.method.needs_data else ()
+        return ClientBatches(sequences[: len(phases)], whole)
 
     def _changes(
         self, client: int, round: int, parts: list[Batches]
@@ -191,20 +198,20 @@ class ClientPool:
         if transform is None:
             return [None] * len(parts)
 
-        def change(drawn: list[Tensor], x: Tensor, place: int) -> Tensor:
-            return transform(x, drawn[place].to(x.device))
+        def change(numbers: list[Tensor], x: Tensor, place: int) -> Tensor:
+            return transform(x, numbers[place].to(x.device))
 
-        return [partial(change, drawn) for drawn in self.numbers(client, round, parts)]
+        return [partial(change, numbers) for numbers in self.numbers(client, round, parts)]
 
     def numbers(self, client: int, round: int, parts: list[Batches]) -> list[list[Tensor]]:
         """The transform's random numbers for the batches of each part, [b, draws] each; [] without a transform."""
         if self.transform is None:
             return []
         sizes = [size for part in parts for size in part.sizes]
-        drawn = iter(
-            self.transform.numbers(self.settings.seed, round, client, sum(sizes)).split(sizes)
-        )
-        return [[next(drawn) for _ in part] for part in parts]
+        numbers = self.transform.numbers(self.settings.seed, round, client, sum(sizes))
+        # one draw for the client's samples in the order of training, cut into batches
+        by_batch = iter(numbers.split(sizes))
+        return [list(islice(by_batch, len(part))) for part in parts]
 
     def task(
         self,
@@ -214,21 +221,32 @@ class ClientPool:
         batches: list[Batches],
         accepted: int | None,
         settings: StageSettings,
+        kind: TrainingKind | None = None,
     ) -> ClientTask:
-        """A client's task with these batches; `accepted` is the round of its last accepted update."""
-        state, context = self.client_states.get(client, accepted), self.context(client)
-        data = self.data(client, broadcast.round, batches, settings.model)
-        return ClientTask(self.method, settings, broadcast.to(client), state, data, context, size)
+        """A client's task with these batches; `accepted` is the round of its last accepted update.
+
+        It is of the training of a round, or of another `kind`.
+        """
+        kind = self.round_training if kind is None else kind
+        client_state = self.client_states.get(client, accepted)
+        return ClientTask(
+            method=kind.method,
+            settings=settings,
+            broadcast=broadcast.to(client),
+            client_state=client_state if kind.sends else without_solver_state(client_state),
+            data=self.data(client, broadcast.round, batches, settings.model),
+            context=self.context(client),
+            size=size,
+        )
 
     def sizes_of(self, ids: Sequence[int]) -> Tensor:
         """The numbers of training samples of these clients, [K] floats."""
         return self._numbers(self.counts(ids))
 
-    def _numbers(self, found: np.ndarray) -> Tensor:
+    def _numbers(self, values: np.ndarray) -> Tensor:
         """Numbers as client updates hold them."""
-        return (
-            torch.from_numpy(found).to(self._dtype).to(self.source.x.device)
-        )  # some devices have no float64
+        # the type first: some devices have no float64
+        return torch.from_numpy(values).to(self._dtype).to(self.source.x.device)
 
     @cached_property
     def _dtype(self) -> torch.dtype:
@@ -240,32 +258,33 @@ class ClientPool:
     ) -> Cohort:
         """The numbers in these clients' updates, as far as they are known before training; `samples` in place of their own."""
         sizes = self.counts(ids) if samples is None else np.array(samples)
-        kinds, which = distinct(sizes)
-        made, weights = np.array([self._known(n) for n in kinds]).T
-        size, steps, weight = (
-            self._numbers(column) for column in (sizes, made[which], weights[which])
-        )
-        names = [name for p in self.method.parts for name in p.shares]
-        shared = [{name: self.context(k)[name] for name in names} for k in ids] if names else []
+        distinct_sizes, which = distinct(sizes)
+        steps, weights = np.array([self._expected_of_size(n) for n in distinct_sizes]).T
+        size = self._numbers(sizes)
+        names = [name for part in self.method.parts for name in part.shares]
+        shared: PartTrees = {}
+        if names:
+            facts = [{name: self.context(k)[name] for name in names} for k in ids]
+            shared = join_nests(facts, torch.stack)
         client_update = ClientUpdate(
-            {},
-            {},
-            {},
-            size,
-            steps,
-            weight,
-            torch.zeros_like(size),
-            join_nests(shared, torch.stack) if names else {},
+            update={},
+            buffers={},
+            messages={},
+            size=size,
+            steps=self._numbers(steps[which]),
+            weight=self._numbers(weights[which]),
+            loss=torch.zeros_like(size),
+            shared=shared,
         )
         return Cohort(tuple(ids), client_update, members, folded=True)
 
-    def _known(self, samples: int) -> tuple[int, float]:
+    def _expected_of_size(self, samples: int) -> tuple[int, float]:
         """The steps of a client with this many samples and their accumulated weight, bit for bit as in its update."""
-        if samples not in self._foreseen:
+        if samples not in self._expected:
             steps = expected_steps(self.method, self.settings, samples)
             weight = self.settings.work.solver.weight(torch.tensor(steps, dtype=self._dtype))
-            self._foreseen[samples] = steps, float(weight)
-        return self._foreseen[samples]
+            self._expected[samples] = steps, float(weight)
+        return self._expected[samples]
 
     def whole(self, ids: Sequence[int], round: int) -> BatchSchedule:
         """All of the clients' samples once, in batches and random order; empty unless a part needs them."""
@@ -295,9 +314,8 @@ class ClientPool:
     def _pooled(self, conditioner: Conditioner) -> Tree:
         """The facts of a conditioner that are the same for every client, computed once."""
         if conditioner.name not in self._common:
-            rows = np.unique(
-                np.concatenate([self.source.train[k] for k in range(len(self.source))])
-            )
+            rows_by_client = [self.source.train[k] for k in range(len(self.source))]
+            rows = np.unique(np.concatenate(rows_by_client))
             self._common.update(conditioner.facts(self._samples(rows), self.settings))
         return self._common[conditioner.name]
 
@@ -323,16 +341,13 @@ class Executor:
 
     @cached_property
     def graphs(self) -> StepGraphs:
-        """The recorded steps of training."""
-        return self._graphs_of(self.client_pool.method)
+        """The recorded steps of a round's training."""
+        return StepGraphs.of(self.client_pool.method, self.settings, self.stacked)
 
     @cached_property
-    def tuning_graphs(self) -> StepGraphs:
+    def finetuning_graphs(self) -> StepGraphs:
         """The recorded steps of fine-tuning."""
-        return self._graphs_of(self.client_pool.method.finetuning_method)
-
-    def _graphs_of(self, method: Method) -> StepGraphs:
-        return StepGraphs.of(method, self.settings, self.stacked)
+        return StepGraphs.of(self.client_pool.finetuning.method, self.settings, self.stacked)
 
     def feed(
         self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds, sink: UpdateSink
@@ -343,10 +358,10 @@ class Executor:
         """
         raise NotImplementedError
 
-    def tune(
+    def finetune(
         self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds
     ) -> Iterator[tuple[int, Tree]]:
-        """Fine-tune the clients and yield each with its parameters and buffers; their states stay as they are."""
+        """Fine-tune the clients and yield each with its parameters and buffers; nothing is sent, and states stay as they are."""
         raise NotImplementedError
 
     def run(

@@ -17,9 +17,9 @@ from unalike.core.types import Batch
 from unalike.core.work import Batches, LazySequence, Work
 from unalike.loops import crew as compiled_loops
 
-MANY = 32
+MIN_CLIENTS_FOR_LOOPS = 32
 """Clients from which on the compiled loops are loaded: loading takes as long as NumPy takes to draw for hundreds."""
-AT_ONCE = 2**23
+FETCHED_BYTES = 2**23
 """Bytes of samples fetched at once (or one batch, if it is larger): one large gather is faster than many small ones."""
 
 
@@ -50,8 +50,8 @@ def distinct(numbers: np.ndarray) -> tuple[list[int], np.ndarray]:
     """The distinct values of some whole numbers, and the index of each number's value; fast if all are equal."""
     if len(numbers) and (numbers == numbers[0]).all():
         return [int(numbers[0])], np.zeros(len(numbers), np.int64)
-    kinds, which = np.unique(numbers, return_inverse=True)
-    return kinds.tolist(), which
+    values, which = np.unique(numbers, return_inverse=True)
+    return values.tolist(), which
 
 
 class BatchSchedule(LazySequence[Batches]):
@@ -62,16 +62,23 @@ class BatchSchedule(LazySequence[Batches]):
     """
 
     def __init__(self, rows: np.ndarray, kinds: Sequence[tuple[int, ...]], which: np.ndarray):
-        self.rows, self.kinds, self.which = rows, kinds, which
+        self.rows = rows
+        self.kinds = kinds
+        self.which = which
 
     @classmethod
     def of(cls, batches: Sequence[Batches]) -> BatchSchedule:
-        places = {sizes: i for i, sizes in enumerate(dict.fromkeys(b.sizes for b in batches))}
+        """The schedule of clients with these batches."""
+        kinds = list(dict.fromkeys(b.sizes for b in batches))
+        numbers = {sizes: number for number, sizes in enumerate(kinds)}
+        which = np.array([numbers[b.sizes] for b in batches], np.int64)
+        # an empty array first, or no clients would leave nothing to join
         rows = np.concatenate([np.zeros(0, np.int64), *(b.rows for b in batches)])
-        return cls(rows, [*places], np.array([places[b.sizes] for b in batches], np.int64))
+        return cls(rows, kinds, which)
 
     @classmethod
     def nothing(cls, clients: int) -> BatchSchedule:
+        """The schedule of clients without batches."""
         return cls(np.zeros(0, np.int64), [()], np.zeros(clients, np.int64))
 
     @classmethod
@@ -79,44 +86,55 @@ class BatchSchedule(LazySequence[Batches]):
         cls, work: Work, rows: Indices, ids: Sequence[int], number: int, purpose: str, *path: int
     ) -> BatchSchedule:
         """`work.batches(rows[k], seeds.generator(number, purpose, *path, k))` of each client; compiled loops draw the same bits."""
-        loops = compiled_loops.loops("unalike.loops.shuffle_loops") if len(ids) >= MANY else None
+        loops = None
+        if len(ids) >= MIN_CLIENTS_FOR_LOOPS:
+            loops = compiled_loops.loops("unalike.loops.shuffle_loops")
         if loops is None or not is_flat(rows):
-            return cls.of(
-                [work.batches(rows[k], seeds.generator(number, purpose, *path, k)) for k in ids]
-            )
+            batches = []
+            for client in ids:
+                rng = seeds.generator(number, purpose, *path, client)
+                batches.append(work.batches(rows[client], rng))
+            return cls.of(batches)
+
         clients = np.array(ids, np.int64)
         starts = rows.offsets[clients].astype(np.int64)
         counts = rows.offsets[clients + 1] - starts
-        samples, which = distinct(counts)
-        made = cls(np.zeros(0, np.int64), [work.sizes_for(n) for n in samples], which)
-        made.rows = np.empty(made.ends[-1], np.int64)
+        distinct_counts, which = distinct(counts)
+        kinds = [work.sizes_for(count) for count in distinct_counts]
+        schedule = cls(np.zeros(0, np.int64), kinds, which)
+        schedule.rows = np.empty(schedule.ends[-1], np.int64)
+        # the loop continues each client's entropy with its number, as `seeds.generator` does
         head = np.array(seeds.entropy(number, purpose, *path), np.uint32)
         loops.shuffle(
-            head, clients.astype(np.uint32), rows.values, starts, counts, made.ends, made.rows
+            head,
+            clients.astype(np.uint32),
+            rows.values,
+            starts,
+            counts,
+            schedule.ends,
+            schedule.rows,
         )
-        return made
+        return schedule
 
     @cached_property
     def ends(self) -> np.ndarray:
         """The first entry of each client in `rows`, and the end of the last one."""
-        used = np.array([sum(sizes) for sizes in self.kinds], np.int64)
-        return np.concatenate([[0], np.cumsum(used[self.which])])
+        rows_of_kind = np.array([sum(sizes) for sizes in self.kinds], np.int64)
+        return np.concatenate([[0], np.cumsum(rows_of_kind[self.which])])
 
     @property
     def sizes(self) -> np.ndarray:
         """The batch sizes of all clients [K, T]; 0 after a client's last batch."""
-        steps = np.array([*zip_longest(*self.kinds, fillvalue=0)], np.int64).reshape(
-            -1, len(self.kinds)
-        )
-        return np.ascontiguousarray(steps.T)[self.which]
+        by_step = np.array([*zip_longest(*self.kinds, fillvalue=0)], np.int64)
+        by_kind = np.ascontiguousarray(by_step.reshape(-1, len(self.kinds)).T)
+        return by_kind[self.which]
 
     def __len__(self) -> int:
         return len(self.which)
 
     def __iter__(self) -> Iterator[Batches]:
-        for (start, end), kind in zip(
-            pairwise(self.ends.tolist()), self.which.tolist(), strict=True
-        ):
+        bounds = pairwise(self.ends.tolist())
+        for (start, end), kind in zip(bounds, self.which.tolist(), strict=True):
             yield Batches(self.rows[start:end], self.kinds[kind])
 
 
@@ -135,29 +153,36 @@ class LazyBatches(LazySequence[Batch]):
         take: Callable[[Tensor, Tensor], Tensor],
         change: Callable[[Tensor, int], Tensor] | None = None,
     ):
-        self.x, self.y, self.rows, self.take, self.change = x, y, rows, take, change
+        self.x = x
+        self.y = y
+        self.rows = rows
+        self.take = take
+        self.change = change
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Batch]:
-        index, change = torch.from_numpy(self.rows.rows).to(self.x.device), self.change
-        done = place = 0
+        index = torch.from_numpy(self.rows.rows).to(self.x.device)
+        change = self.change
+        row = place = 0
         for sizes in self._groups():
             with profiled("data"):
-                some = index[done : done + sum(sizes)]
-                xs, ys = (
-                    self.take(self.x, some).split(sizes),
-                    self.y.index_select(0, some).split(sizes),
-                )
-                changed = xs if change is None else [change(x, place + i) for i, x in enumerate(xs)]
-            yield from map(Batch, changed, ys)
-            done, place = done + len(some), place + len(sizes)
+                group_index = index[row : row + sum(sizes)]
+                xs = self.take(self.x, group_index).split(sizes)
+                ys = self.y.index_select(0, group_index).split(sizes)
+                if change is not None:
+                    xs = tuple(change(x, place + i) for i, x in enumerate(xs))
+            yield from map(Batch, xs, ys)
+            row += len(group_index)
+            place += len(sizes)
 
     def _groups(self) -> Iterator[list[int]]:
         """The sizes of the batches, grouped into what is fetched at once."""
-        most = AT_ONCE // max(1, self.x.shape[1:].numel() * self.x.element_size())
-        group, rows = list[int](), 0
+        sample_bytes = self.x.shape[1:].numel() * self.x.element_size()
+        most = FETCHED_BYTES // max(1, sample_bytes)
+        group: list[int] = []
+        rows = 0
         for size in self.rows.sizes:
             if group and rows + size > most:
                 yield group

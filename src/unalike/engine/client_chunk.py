@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,14 +17,13 @@ from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import LazySequence
 from unalike.engine.batch_schedule import BatchSchedule
 from unalike.methods.method import Method
-from unalike.methods.roles import Personalizer, Phase
+from unalike.methods.roles import Personalizer
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import (
     TrainedClient,
     Trainers,
     make_client_update,
     run_phases,
-    without_solver_state,
 )
 
 ClientInputs = dict[str, Any]
@@ -57,14 +56,17 @@ class StackedBatches(Mapping[str, Tensor]):
 
     @classmethod
     def of(cls, samples: Tensor, labels: Tensor, schedules: BatchSchedule) -> StackedBatches:
+        """The batches of these schedules, one for each client."""
         sizes = schedules.sizes
-        most = sizes.max(initial=0)
-        if sizes.min(initial=most) == most:
-            places = schedules.rows.reshape(*sizes.shape, most)
+        longest = sizes.max(initial=0)
+        # without padding the schedule has the places already
+        if sizes.min(initial=longest) == longest:
+            places = schedules.rows.reshape(*sizes.shape, longest)
         else:
-            counts = np.arange(most) < sizes[:, :, None]
-            first = [own.rows[0] if len(own.rows) else 0 for own in schedules]
-            places = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape).astype(np.int64)
+            counts = np.arange(longest) < sizes[:, :, None]
+            first = [batches.rows[0] if len(batches.rows) else 0 for batches in schedules]
+            repeated = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape)
+            places = repeated.astype(np.int64)
             places[counts] = schedules.rows
         return cls(samples, labels, torch.from_numpy(places).to(samples.device), sizes)
 
@@ -93,10 +95,9 @@ class StackedBatches(Mapping[str, Tensor]):
 
     @cached_property
     def paddings(self) -> list[StepPadding]:
-        return [
-            StepPadding(least == self.index.shape[2], least == 0)
-            for least in self.sizes.min(0).tolist()
-        ]
+        longest = self.index.shape[2]
+        fewest_rows = self.sizes.min(0).tolist()
+        return [StepPadding(full=rows == longest, idle=rows == 0) for rows in fewest_rows]
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
@@ -113,88 +114,90 @@ class StackedBatches(Mapping[str, Tensor]):
     def _names(self) -> tuple[str, ...]:
         if not self.paddings:
             return ()
-        return (
-            ("x", "y") if all(padding.full for padding in self.paddings) else ("x", "y", "weight")
-        )
+        if all(padding.full for padding in self.paddings):
+            return "x", "y"
+        return "x", "y", "weight"
+
+
+class ClientFunction(Protocol):
+    """A function of one client's task and of its entries of stacked nests."""
+
+    def __call__(self, task: ClientTask, *own: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
 class ClientChunk:
     """Stacked clients.
 
-    `given` are each client's inputs, `phases` the batches of each phase; `whole` has all of the clients' samples once, for
-    methods that need them.
+    `inputs` are each client's own, `phases` the batches of each phase of the method; `whole` has all of the clients' samples
+    once, for methods that need them.
     """
 
     method: Method
     settings: StageSettings
     broadcast: Broadcast
-    given: ClientInputs
+    inputs: ClientInputs
     phases: Sequence[StackedBatches]
     whole: StackedBatches
 
     def __len__(self) -> int:
-        return len(self.given["size"])
+        return len(self.inputs["size"])
 
     @property
     def task(self) -> ClientTask:
         """The task of all clients at once, with stacked batches."""
         data = ClientBatches([BatchSequence(rows, rows.paddings) for rows in self.phases])
-        return self._task(self.given, self.broadcast._replace(buffers=self._buffers), data)
+        return self._task(self.inputs, self.broadcast._replace(buffers=self._buffers), data)
 
     def begin(self) -> ClientChunk:
         """The chunk with the parameters that each client starts from, and its state by then."""
-        if "begun" in self.given:
+        if "begun" in self.inputs:
             return self
         if self.method.role(Personalizer):
             begun, states = self.each(_begin)
         else:
-            begun, states = self._rows_of(self.broadcast.params), self.given["client_state"]
-        return replace(self, given=self.given | {"begun": begun, "client_state": states})
+            begun = self._rows_of(self.broadcast.params)
+            states = self.inputs["client_state"]
+        return replace(self, inputs=self.inputs | {"begun": begun, "client_state": states})
 
-    @property
-    def tuner(self) -> ClientChunk:
-        """The chunk in the fine-tuning before its evaluation, whose batches it has."""
-        given = self.given | {"client_state": without_solver_state(self.given["client_state"])}
-        return replace(self, method=self.method.finetuning_method, given=given)
-
-    def run(self, phases: Sequence[Phase], trainers: Trainers) -> TrainedClient:
-        """The clients after these phases of training, every tensor [K, ...]."""
+    def run(self, trainers: Trainers) -> TrainedClient:
+        """The clients, which have begun, after their training, every tensor [K, ...]."""
         task = self.task
-        trained = run_phases(task, phases, trainers(task))
-        steps, loss = (
-            torch.as_tensor(t, device=task.size.device).expand(len(self))
-            for t in (trained.steps, trained.loss)
+        trained = run_phases(task, trainers(task))
+        return trained._replace(
+            steps=self._by_client(trained.steps), loss=self._by_client(trained.loss)
         )
-        return trained._replace(steps=steps, loss=loss)
 
     def client_updates(self, trained: TrainedClient) -> tuple[ClientUpdate, PartTrees]:
         """The client updates and new states after training, every tensor [K, ...]."""
-        if self.method.parts_after_training:  # parts look at the trained parameters of each client
+        # parts look at the trained parameters of each client
+        if self.method.parts_after_training:
             return self.each(make_client_update, trained)
         return make_client_update(self.task, trained)
 
-    def each(self, function: Callable[..., Any], *stacked: Any) -> Any:
+    def each(self, function: ClientFunction, *stacked: Any) -> Any:
         """`function(task, *own)` of every client by `torch.vmap`, stacked; `own` are its entries of `stacked`."""
-        phases, whole = [dict(rows) for rows in self.phases], dict(self.whole)
+        phases = [dict(rows) for rows in self.phases]
+        whole = dict(self.whole)
 
         def one(
-            given: ClientInputs,
+            inputs: ClientInputs,
             buffers: Any,
             phases: list[dict[str, Tensor]],
             whole: Rows,
             *own: Any,
         ) -> Any:
+            # paddings are known for all clients together: they stay outside of vmap
             batches = [
-                BatchSequence(rows, known.paddings)
-                for rows, known in zip(phases, self.phases, strict=True)
+                BatchSequence(rows, stacked_rows.paddings)
+                for rows, stacked_rows in zip(phases, self.phases, strict=True)
             ]
             data = ClientBatches(batches, BatchSequence(whole, self.whole.paddings))
-            broadcast = self.broadcast.with_messages(given["messages"])._replace(buffers=buffers)
-            return function(self._task(given, broadcast, data), *own)
+            broadcast = self.broadcast.with_messages(inputs["messages"])._replace(buffers=buffers)
+            return function(self._task(inputs, broadcast, data), *own)
 
         return torch.vmap(one, randomness="different")(
-            self.given, self._buffers, phases, whole, *stacked
+            self.inputs, self._buffers, phases, whole, *stacked
         )
 
     @property
@@ -205,10 +208,20 @@ class ClientChunk:
     def _rows_of(self, values: Tree) -> Tree:
         return tree.map(lambda t: t.expand(len(self), *t.shape), values)
 
-    def _task(self, given: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> ClientTask:
-        state, context, size = given["client_state"], given["context"], given["size"]
+    def _by_client(self, number: Tensor | float) -> Tensor:
+        """A number of each client [K]; one number stands for all."""
+        return torch.as_tensor(number, device=self.inputs["size"].device).expand(len(self))
+
+    def _task(self, inputs: ClientInputs, broadcast: Broadcast, data: ClientBatches) -> ClientTask:
         return ClientTask(
-            self.method, self.settings, broadcast, state, data, context, size, given.get("begun")
+            method=self.method,
+            settings=self.settings,
+            broadcast=broadcast,
+            client_state=inputs["client_state"],
+            data=data,
+            context=inputs["context"],
+            size=inputs["size"],
+            begun=inputs.get("begun"),
         )
 
 
@@ -235,7 +248,8 @@ class BatchSequence(LazySequence[Batch]):
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether an allocation failed, on an accelerator or on the CPU."""
-    messages = "can't allocate memory", "out of memory"  # of the CPU, and of Apple's devices
-    return isinstance(error, torch.OutOfMemoryError) or any(
-        words in str(error) for words in messages
-    )
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    # of the CPU, and of Apple's devices
+    messages = "can't allocate memory", "out of memory"
+    return any(words in str(error) for words in messages)

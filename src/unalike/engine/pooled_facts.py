@@ -32,19 +32,14 @@ class FactsPerSample(nn.Module):
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...], facts: Context):
         super().__init__()
-        self._parameters, self._buffers, self._modules = (
-            module._parameters,
-            module._buffers,
-            module._modules,
-        )
-        self.__dict__["inner"] = (
-            module  # no submodule: the names of the parameters stay as they are
-        )
+        self._parameters = module._parameters
+        self._buffers = module._buffers
+        self._modules = module._modules
+        # no submodule: the names of the parameters stay as they are
+        self.__dict__["inner"] = module
         self.shape = shape
         self.facts = [
-            (part, name, tuple(t.shape))
-            for part, found in facts.items()
-            for name, t in found.items()
+            (part, name, tuple(t.shape)) for part, fact in facts.items() for name, t in fact.items()
         ]
 
     def train(self, mode: bool = True) -> FactsPerSample:
@@ -58,16 +53,18 @@ class FactsPerSample(nn.Module):
         return Output(torch.vmap(self._one, randomness="different")(x))
 
     def _one(self, row: Tensor) -> Tensor:
-        place = math.prod(self.shape)
+        sample_size = math.prod(self.shape)
+        sample = row[:sample_size].reshape(1, *self.shape)
+        # the facts follow the sample, one after the other
+        place = sample_size
         context: dict[str, dict[str, Tensor]] = {}
         for part, name, shape in self.facts:
             size = math.prod(shape)
             context.setdefault(part, {})[name] = row[place : place + size].reshape(shape)
             place += size
-        found = self.__dict__["inner"](
-            row[: math.prod(self.shape)].reshape(1, *self.shape), context=context
-        )
-        return (found.logits if isinstance(found, Output) else found)[0]
+        output = self.__dict__["inner"](sample, context=context)
+        logits: Tensor = output.logits if isinstance(output, Output) else output
+        return logits[0]
 
 
 def pooled_with_facts(described: ClientPool) -> ClientPool:
@@ -77,48 +74,52 @@ def pooled_with_facts(described: ClientPool) -> ClientPool:
     """
     settings, population = described.settings, described.source
     assert isinstance(population, Population)
-    if described.transform is not None or settings.model.buffers:
-        found = (
-            "a transform"
-            if described.transform is not None
-            else "a model with buffers, such as batch norm"
-        )
-        raise UnalikeError(
-            f"found {found} in training on pooled data with each client's facts; leave it out"
-        )
+    _refuse_unsuitable(described)
+
+    # each sample, flattened, with the facts of its owner behind it
     index = torch.from_numpy(population.train.values)
-    facts = [
-        torch.cat([t.flatten() for p in described.context(k).values() for t in p.values()])
-        for k in range(len(population))
-    ]
-    x = torch.cat(
-        [
-            population.x[index].flatten(1),
-            torch.stack(facts)[torch.from_numpy(population.train.owners)],
-        ],
-        1,
-    )
-    samples = Ragged.of([np.arange(len(index))])
+    facts = []
+    for client in range(len(population)):
+        trees = described.context(client).values()
+        facts.append(torch.cat([t.flatten() for values in trees for t in values.values()]))
+    owners = torch.from_numpy(population.train.owners)
+    x = torch.cat([population.x[index].flatten(1), torch.stack(facts)[owners]], 1)
+
+    # one client has them all
     pooled = replace(
         population,
         x=x,
         y=population.y[index],
-        train=samples,
+        train=Ragged.of([np.arange(len(index))]),
         test=Ragged.empty(1),
         val=Ragged.empty(1),
         names=["pooled"],
         plan=None,
         clusters=None,
     )
+
+    # the model splits the facts off again, so no part describes the client any more
+    model = settings.model
     module = FactsPerSample(
-        settings.model.module(settings.model.params, settings.model.buffers),
-        population.input_shape,
-        described.some_context,
+        model.module(model.params, model.buffers), population.input_shape, described.some_context
     )
-    method = Method(*(part for part in described.method.parts if not isinstance(part, Conditioner)))
+    others = [part for part in described.method.parts if not isinstance(part, Conditioner)]
     return ClientPool(
-        method,
-        replace(settings, model=Model(module).at(settings.model.precision)),
+        Method(*others),
+        replace(settings, model=Model(module).at(model.precision)),
         pooled,
         described.client_states,
+    )
+
+
+def _refuse_unsuitable(described: ClientPool) -> None:
+    """Raise `UnalikeError` for a pool that cannot be trained so."""
+    if described.transform is not None:
+        found = "a transform"
+    elif described.settings.model.buffers:
+        found = "a model with buffers, such as batch norm"
+    else:
+        return
+    raise UnalikeError(
+        f"found {found} in training on pooled data with each client's facts; leave it out"
     )

@@ -2,8 +2,8 @@
 
 The steps of small models take the host longer than the device: on an H200 a step of a ResNet-20 in batches of 50 took 8.9 ms
 kernel by kernel and 2.2 ms as a graph. A graph reads and writes fixed memory, so inputs are copied there and results from there.
-Whatever else a step reads is the same in each replay; what differs is hidden from it (`Unknown`), and a step that asks for it
-is not recorded. Start reading at `StepGraphs.trainers`.
+Whatever else a step reads is the same in each replay; what differs is hidden from it (`NotReplayable`), and a step that asks for
+it is not recorded. Start reading at `StepGraphs.trainers`.
 """
 
 import gc
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,12 +22,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unalike._utils.profiler_regions import profiled
 from unalike.core.nests import map_tensors, tensors_of
-from unalike.core.types import Batch, Broadcast, ClientUpdate, PartTrees, Tree
+from unalike.core.types import Batch, Broadcast, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.engine.client_chunk import BatchSequence, ClientChunk, StackedBatches, is_out_of_memory
+from unalike.engine.obstacles import obstacles
 from unalike.methods.method import Method
-from unalike.methods.roles import Phase
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import TrainedClient, stepwise
 from unalike.training.client.local_step import (
@@ -41,27 +41,27 @@ R = TypeVar("R")
 Nest = dict[str, Any]
 """Tensors in dictionaries."""
 
-KEPT, BYTES = 16, 2**31
-"""Phases that are kept recorded, and bytes of their fixed memory. Each form of a phase's tensors is recorded by itself, and chunks
-of unequal clients have many."""
+MAX_RECORDED_PHASES = 16
+"""Phases that are kept recorded. Each form of a phase's tensors is recorded by itself, and chunks of unequal clients have many."""
+MAX_RECORDED_BYTES = 2**31
+"""Bytes of their fixed memory, unless a single phase takes more."""
 
 
 class NotRecordable(Exception):
     """A step cannot be recorded; the message gives the reason."""
 
 
-class Unknown:
+class NotReplayable:
     """In the place of a value that differs between replays: whoever looks at it cannot be recorded."""
 
     def _refuse(self, *_: Any) -> Any:
         raise NotRecordable("a part reads the round, the client's samples or the index of the step")
 
-    __getattr__ = __bool__ = __eq__ = __ne__ = __hash__ = (
-        _refuse  # everything else raises an error as it is
-    )
+    # everything else raises an error as it is
+    __getattr__ = __bool__ = __eq__ = __ne__ = __hash__ = _refuse
 
 
-class LaterStep(Unknown):
+class StepAfterFirst(NotReplayable):
     """The index of a step of which is known that it is not the first."""
 
     def __bool__(self) -> bool:
@@ -70,22 +70,26 @@ class LaterStep(Unknown):
     def __eq__(self, other: object) -> Any:
         return False if isinstance(other, int) and other == 0 else self._refuse()
 
-    __hash__ = Unknown._refuse
+    __hash__ = NotReplayable._refuse
 
 
 class RecordableOperations(TorchDispatchMode):
     """Refuses operations that wait for the device, or copy to it: a graph would repeat them with the numbers of its recording."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags}:
+        if not WAITING_TAGS.isdisjoint(func.tags):
             raise NotRecordable(f"{func} waits for the device")
-        found = func(*args, **(kwargs or {}))
-        if func in COPIES and len({t.device for t in (*args, found) if isinstance(t, Tensor)}) > 1:
-            raise NotRecordable(f"{func} copies between devices")
-        return found
+        result = func(*args, **(kwargs or {}))
+        if func in COPYING_OPERATIONS:
+            devices = {t.device for t in (*args, result) if isinstance(t, Tensor)}
+            if len(devices) > 1:
+                raise NotRecordable(f"{func} copies between devices")
+        return result
 
 
-COPIES = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
+WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Of operations whose result the host has to know."""
+COPYING_OPERATIONS = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
 
 
 @dataclass(eq=False)
@@ -113,14 +117,25 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.graph(graph, capture_error_mode="thread_local", **self._place),
-            _kept_garbage(),
+            _without_garbage_collection(),
         ):
             function()
         return graph.replay
 
 
+class StepFunction(Protocol):
+    """A step as a function of tensors: the new state from the phase's inputs, the state before it and the batch's rows.
+
+    `idle` is that of the batch, `first` says whether the step is the phase's first one.
+    """
+
+    def __call__(
+        self, inputs: Nest, state: Nest, rows: Tree, *, idle: bool, first: bool
+    ) -> Nest: ...
+
+
 @dataclass(eq=False)
-class StepKind:
+class StepForm:
     """Steps whose batches have one form: the batch's fixed memory, the step as a function, and its replay once recorded."""
 
     rows: Tree
@@ -131,17 +146,16 @@ class StepKind:
 class RecordedPhase:
     """The steps of a phase in fixed memory: `inputs` stay the same during the phase, `state` is what steps change.
 
-    `step(inputs, state, rows, idle=, first=)` returns the new state. The first step of a kind is a trial, the second one is
-    recorded.
+    The first step of a form is a trial, the second one is recorded.
     """
 
-    def __init__(
-        self, recorder: CudaRecorder, step: Callable[..., Nest], inputs: Nest, state: Nest
-    ):
-        self.recorder, self.step, self.kinds = recorder, step, dict[Any, StepKind]()
-        self.inputs, self.state = (
-            map_tensors(partial(_fixed, recorder.device), nest) for nest in (inputs, state)
-        )
+    def __init__(self, recorder: CudaRecorder, step: StepFunction, inputs: Nest, state: Nest):
+        to_fixed_memory = partial(_fixed, recorder.device)
+        self.recorder = recorder
+        self.step = step
+        self.inputs = map_tensors(to_fixed_memory, inputs)
+        self.state = map_tensors(to_fixed_memory, state)
+        self.forms: dict[Any, StepForm] = {}
 
     @cached_property
     def nbytes(self) -> int:
@@ -154,20 +168,22 @@ class RecordedPhase:
     def __call__(self, batch: Batch, first: bool) -> None:
         """Make a step."""
         rows = {name: t for name, t in batch._asdict().items() if isinstance(t, Tensor)}
-        form = first, batch.idle, _form(rows)
-        kind = self.kinds.get(form)
+        key = first, batch.idle, _form(rows)
+        form = self.forms.get(key)
         with profiled("forward and backward"):
-            if kind is None:
+            # a trial in fixed memory shows whether the step can be recorded
+            if form is None:
                 rows = map_tensors(partial(_fixed, self.recorder.device), rows)
-                kind = StepKind(rows, partial(self._run, rows, batch.idle, first))
+                form = StepForm(rows, partial(self._run, rows, batch.idle, first))
                 with _no_numbers_drawn(), RecordableOperations():
-                    kind.step()
-                self.kinds[form] = kind
+                    form.step()
+                self.forms[key] = form
                 return
-            _write(kind.rows, rows)
-            if kind.replay is None:
-                kind.replay = self.recorder.record(kind.step)
-            kind.replay()
+            # a graph reads its batch where the trial had it
+            _write(form.rows, rows)
+            if form.replay is None:
+                form.replay = self.recorder.record(form.step)
+            form.replay()
 
     def _run(self, rows: Tree, idle: bool, first: bool) -> None:
         after = self.step(self.inputs, self.state, rows, idle=idle, first=first)
@@ -178,7 +194,7 @@ class RecordedPhase:
 
 @dataclass(eq=False)
 class StepGraphs:
-    """The recorded phases of a method's training, or of its fine-tuning, in one executor.
+    """The recorded phases of a method's training in one executor.
 
     With `stacked` clients every tensor has a leading [K]. `refused` is the reason why steps are not recorded; None while they are.
     """
@@ -192,11 +208,7 @@ class StepGraphs:
     def of(cls, method: Method, settings: StageSettings, stacked: bool) -> "StepGraphs":
         """The graphs of a method's steps, or the reason why none of them can be recorded."""
         recorder = CudaRecorder(next(iter(settings.model.params.values())).device)
-        refused = recorder.refused
-        if method.local_gradient is not None:
-            refused = "private steps draw numbers for each batch"
-        elif callable(settings.work.optimizer):
-            refused = "its optimizer is a function of a program"
+        refused = next(obstacles("recorded", method, settings.work), recorder.refused)
         return cls(stacked, recorder, refused)
 
     def attempt(self, recorded: Callable[[], R], plain: Callable[[], R]) -> R:
@@ -218,19 +230,9 @@ class StepGraphs:
         text = f"local steps are launched kernel by kernel, which takes up to ten times as long: {self.refused}"
         warnings.warn(text, stacklevel=3)
 
-    def train(self, chunk: ClientChunk) -> tuple[ClientUpdate, PartTrees]:
-        """The round of stacked clients."""
-        chunk = chunk.begin()
-        return chunk.client_updates(self._run(chunk, chunk.method.phases))
-
-    def tune(self, chunk: ClientChunk) -> Tree:
-        """The parameters and buffers of stacked clients after the method's fine-tuning."""
-        assert chunk.method.finetuning_phase is not None
-        trained = self._run(chunk.tuner.begin(), (chunk.method.finetuning_phase,))
-        return trained.params | trained.buffers
-
-    def _run(self, chunk: ClientChunk, phases: Sequence[Phase]) -> TrainedClient:
-        return chunk.run(phases, partial(self.trainers, messages=chunk.given["messages"]))
+    def train(self, chunk: ClientChunk) -> TrainedClient:
+        """Stacked clients that have begun, after their training."""
+        return chunk.run(partial(self.trainers, messages=chunk.inputs["messages"]))
 
     def trainers(self, task: ClientTask, messages: PartTrees = {}) -> TrainerFactory:  # noqa: B006
         """Makes trainers of a client's phases, or of stacked clients', whose own `messages` are not in the broadcast.
@@ -239,22 +241,24 @@ class StepGraphs:
         """
         return stepwise(task) if self.refused else partial(GraphTrainer, self, task, messages)
 
-    def phase(
-        self, key: Any, step: Callable[..., Nest], inputs: Nest, state: Nest
-    ) -> RecordedPhase:
+    def phase(self, key: Any, step: StepFunction, inputs: Nest, state: Nest) -> RecordedPhase:
         """The recorded phase of this key and form, loaded with these values; the oldest ones beyond the limits go."""
         key = key, _form(inputs), _form(state)
-        found = self._phases.pop(key, None)
-        if found is None:
-            found = RecordedPhase(self.recorder, step, inputs, state)
+        phase = self._phases.pop(key, None)
+        if phase is None:
+            phase = RecordedPhase(self.recorder, step, inputs, state)
         else:
-            found.load(inputs, state)
-        self._phases[key] = found
-        while len(self._phases) > KEPT or sum(p.nbytes for p in self._phases.values()) > max(
-            BYTES, found.nbytes
-        ):
+            phase.load(inputs, state)
+        # the last one is the newest
+        self._phases[key] = phase
+        while self._holds_too_much(phase):
             del self._phases[next(iter(self._phases))]
-        return found
+        return phase
+
+    def _holds_too_much(self, newest: RecordedPhase) -> bool:
+        held = sum(phase.nbytes for phase in self._phases.values())
+        most = max(MAX_RECORDED_BYTES, newest.nbytes)
+        return len(self._phases) > MAX_RECORDED_PHASES or held > most
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,36 +275,51 @@ class PureStep:
     lr: float
     stacked: bool
 
-    def __call__(self, inputs: Nest, state: Nest, rows: Tree, idle: bool, first: bool) -> Nest:
+    def __call__(self, inputs: Nest, state: Nest, rows: Tree, *, idle: bool, first: bool) -> Nest:
         """The new state of the client, or of stacked ones."""
         one = partial(self._one, idle=idle, first=first)
+        if not self.stacked:
+            return one(inputs["shared"], inputs["own"], state, rows)
         stacked = torch.vmap(one, in_dims=(None, 0, 0, 0), randomness="different")
-        return (stacked if self.stacked else one)(inputs["shared"], inputs["own"], state, rows)
+        return stacked(inputs["shared"], inputs["own"], state, rows)
 
     def _one(
         self, shared: Nest, own: Nest, state: Nest, rows: Tree, idle: bool, first: bool
     ) -> Nest:
-        unknown: Any = Unknown()
-        params, messages, buffers, begun = (
-            own[name] for name in ("params", "messages", "buffers", "begun")
-        )
-        client_state, context, size = own["client_state"], own["context"], own["size"]
+        # the task as the client has it, without what differs between replays
+        hidden: Any = NotReplayable()
         broadcast = Broadcast(
-            unknown, shared["params"], buffers, shared["messages"], self.lr
-        ).with_messages(messages)
-        task = ClientTask(
-            self.method, self.settings, broadcast, client_state, unknown, context, size, begun
+            round=hidden,
+            params=shared["params"],
+            buffers=own["buffers"],
+            messages=shared["messages"],
+            lr=self.lr,
         )
-        make = partial(stepwise(task, self.stacked), self.work, phase=self.phase)
-        step = make(params=params, client_state=client_state)
-        batch, number = Batch(idle=idle, **rows), 0 if first else LaterStep()
+        task = ClientTask(
+            method=self.method,
+            settings=self.settings,
+            broadcast=broadcast.with_messages(own["messages"]),
+            client_state=own["client_state"],
+            data=hidden,
+            context=own["context"],
+            size=own["size"],
+            begun=own["begun"],
+        )
+        make_trainer = partial(stepwise(task, self.stacked), self.work, phase=self.phase)
+        step = make_trainer(params=own["params"], client_state=own["client_state"])
+
+        # one plain step; only whether it is the first may be known of its number
         before = StepState(**{name: t for name, t in state.items() if name != "sums"})
-        mean, after = step(before, batch, number, owned=not idle and not self.method.trained_parts)  # type: ignore[operator]
+        batch = Batch(idle=idle, **rows)
+        number: Any = 0 if first else StepAfterFirst()
+        owned = not idle and not self.method.trained_parts
+        mean, after = step(before, batch, number, owned=owned)
+
+        # the sums of `StepSums`, in fixed memory as well
         count = mean.new_full((), len(batch.y)) if batch.weight is None else batch.weight.sum()
-        more = {"loss": count * mean, "rows": count, "steps": count > 0}
-        return vars(after) | {
-            "sums": {name: total + more[name] for name, total in state["sums"].items()}
-        }
+        increments = {"loss": count * mean, "rows": count, "steps": count > 0}
+        sums = {name: total + increments[name] for name, total in state["sums"].items()}
+        return vars(after) | {"sums": sums}
 
 
 class GraphTrainer:
@@ -318,47 +337,55 @@ class GraphTrainer:
         client_state: PartTrees,
     ):
         lr = task.broadcast.lr
+        self.graphs = graphs
+        self.size = task.size
         self.step = PureStep(task.method, task.settings, work, phase, lr, graphs.stacked)
-        self.graphs, self.size, self.key = graphs, task.size, (phase, work.lr, lr)
+        self.key = phase, work.lr, lr
         self.plain = partial(
             stepwise(task), work, phase=phase, params=params, client_state=client_state
         )
-        own = {
-            "context": dict(task.context),
-            "size": task.size,
-            "messages": messages,
-            "buffers": task.broadcast.buffers,
-        }
-        own |= {"begun": task.start, "params": params, "client_state": client_state}
+        broadcast = task.broadcast
         self.inputs = {
-            "shared": {"params": task.broadcast.params, "messages": task.broadcast.messages},
-            "own": own,
+            "shared": {"params": broadcast.params, "messages": broadcast.messages},
+            "own": {
+                "context": dict(task.context),
+                "size": task.size,
+                "messages": messages,
+                "buffers": broadcast.buffers,
+                "begun": task.start,
+                "params": params,
+                "client_state": client_state,
+            },
         }
 
     def phase(self, before: StepState, batches: Sequence[Batch]) -> tuple[StepSums, StepState]:
-        init = partial(initial_solver_state, self.step.work.solver)
-        make = torch.vmap(init) if self.graphs.stacked else init
-        before = replace(before, solver_state=before.solver_state or make(before.variables))
+        # fixed memory has a place for the solver's state from the first step on
+        fresh_state = partial(initial_solver_state, self.step.work.solver)
+        make_state = torch.vmap(fresh_state) if self.graphs.stacked else fresh_state
+        solver_state = before.solver_state or make_state(before.variables)
+        before = replace(before, solver_state=solver_state)
         if not batches:
             return StepSums(), before
+
         sums = {name: torch.zeros_like(self.size) for name in ("loss", "rows", "steps")}
         generator = self.graphs.recorder.generator
-        drawn = generator.get_state()
+        generator_before = generator.get_state()
         try:
             recorded = self.graphs.phase(
                 self.key, self.step, self.inputs, vars(before) | {"sums": sums}
             )
-            for i, batch in enumerate(self._batches(batches)):
-                recorded(batch, first=i == 0)
+            for number, batch in enumerate(self._batches(batches)):
+                recorded(batch, first=number == 0)
         except Exception as error:
+            # the steps are made again without graphs, with the same random numbers; of stacked clients by the caller
             self.graphs.refuse(error)
             if self.graphs.stacked:
                 raise NotRecordable(str(error)) from error
-            generator.set_state(drawn)
+            generator.set_state(generator_before)
             return self.plain().phase(before, batches)
-        end = map_tensors(
-            torch.empty_like, recorded.state
-        )  # one copy of all is faster than a clone of each
+
+        # the next phase overwrites the fixed memory; one copy of all is faster than a clone of each
+        end = map_tensors(torch.empty_like, recorded.state)
         _write(end, recorded.state)
         return StepSums(**end.pop("sums")), StepState(**end)
 
@@ -369,11 +396,12 @@ class GraphTrainer:
         assert isinstance(batches, BatchSequence) and isinstance(batches.rows, StackedBatches)
         rows = batches.rows
         for t, (full, idle) in enumerate(batches.paddings):
-            yield Batch(rows.x[:, t], rows.y[:, t], None if full else rows.weight[:, t], idle)
+            weight = None if full else rows.weight[:, t]
+            yield Batch(rows.x[:, t], rows.y[:, t], weight, idle)
 
 
 @contextmanager
-def _kept_garbage() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Free no graph of a run that is over: a device cannot do that while it records."""
     enabled = gc.isenabled()
     gc.disable()
@@ -423,6 +451,8 @@ def _write(nests: Any, values: Any) -> None:
     groups: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for pair in zip(tensors_of(nests), tensors_of(values), strict=True):
         groups.setdefault(pair[0].dtype, []).append(pair)
-    for group in groups.values():  # tensors of one kind are copied by one kernel
-        to, source = map(list, zip(*group, strict=True))
-        torch._foreach_copy_(to, source)
+    # tensors of one kind are copied by one kernel
+    for group in groups.values():
+        targets = [target for target, _ in group]
+        sources = [source for _, source in group]
+        torch._foreach_copy_(targets, sources)

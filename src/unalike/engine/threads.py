@@ -32,9 +32,12 @@ def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
+MMAP_THRESHOLD = -3
+TRIM_THRESHOLD = -1
 """Numbers of these settings in the C library."""
-KEPT = 2**25
+TRIM_BYTES = 2**30
+"""Bytes of freed memory that the process keeps."""
+MAX_KEPT_BYTES = 2**25
 """Bytes of the largest tensor whose memory is kept; the library allows no more."""
 
 
@@ -47,5 +50,5 @@ def keep_freed_memory() -> None:
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if set_option is not None:
-        set_option(MMAP_THRESHOLD, KEPT)
-        set_option(TRIM_THRESHOLD, 2**30)
+        set_option(MMAP_THRESHOLD, MAX_KEPT_BYTES)
+        set_option(TRIM_THRESHOLD, TRIM_BYTES)

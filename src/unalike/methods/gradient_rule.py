@@ -1,7 +1,7 @@
 """How the gradient of a local step is found, and what its batch counts as.
 
 A local step knows no more of it than `GradientRule`. Where no part of the method brings a rule (role `LocalGradient`), the
-executor chooses an ordinary one, of one client or of stacked ones: `unalike.training.client.gradient_rules`.
+executor chooses an ordinary one, of one client or of stacked ones (`AutogradRule`, `StackedRule` in `training.client.local_step`).
 """
 
 from typing import NamedTuple, Protocol

@@ -227,7 +227,8 @@ class Method(Plan):
     def finetuning_method(self) -> Method:
         """The method of that fine-tuning: the task's loss alone, on what personalizers and conditioners make of a client."""
         describing = [p for p in self.parts if isinstance(p, Conditioner | Personalizer)]
-        return Method(*(p for p in describing if not isinstance(p, Objective)))
+        parts = [p for p in describing if not isinstance(p, Objective)]
+        return _FineTuning(self.finetuning_phase, *parts)
 
     @cached_property
     def needs_sums_only(self) -> bool:
@@ -256,9 +257,12 @@ class Method(Plan):
     def has_shared_model(self, model: Model) -> bool:
         """Whether clients have a model in common: something is averaged, and all that they train is sent."""
         private = model.params.keys() - self.shared_names(model.params, model)
-        trained = [name for name in private if self.trains(name, model)]
-        moved = any(model.within(p.moves, name) for name in trained for p in self.phases)
-        return len(private) < len(model.params) and not moved
+        if len(private) == len(model.params):
+            return False
+        for name in private:
+            if self.trains(name, model) and any(model.within(p.moves, name) for p in self.phases):
+                return False
+        return True
 
     def shares(self, name: str, model: Model) -> bool:
         """Whether a parameter or buffer is sent and averaged. Parameters that the module itself froze are not."""
@@ -365,6 +369,18 @@ class Method(Plan):
 
     def __repr__(self) -> str:
         return " + ".join(spec_text(p) for p in self.parts)
+
+
+class _FineTuning(Method):
+    """A method whose only phase is the fine-tuning of another one."""
+
+    def __init__(self, phase: Phase | None, *parts: Part):
+        super().__init__(*parts)
+        self._phase = phase
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        return () if self._phase is None else (self._phase,)
 
 
 def _first(parts: Sequence[PartType]) -> PartType | None:
@@ -496,6 +512,8 @@ def _check_class(part: Part) -> None:
         raise UnalikeError(
             f"found {cls.__name__}, a subclass of Part without a name of its own; write @ua.part above the class"
         )
+
+    # roles are no ABCs, so Python itself accepts a class that lacks a hook
     for hook in dir(cls):
         if getattr(getattr(cls, hook), "__isabstractmethod__", False):
             near = meant(hook, vars(cls))
@@ -503,6 +521,8 @@ def _check_class(part: Part) -> None:
             if near:
                 advice = f"write `{hook}` instead of `{near}`"
             raise UnalikeError(f"{part.name} has no `{hook}`, which its role asks for; {advice}")
+
+    # spec text, which names the part in records, holds literals only
     fields = parameters(part) if hasattr(part, "__dataclass_fields__") else dict[str, Any]()
     for name, value in fields.items():
         if not _is_literal(value):

@@ -51,7 +51,7 @@ class Privacy(Part):
 
     @property
     def hides_participants(self) -> bool:
-        """Where it protects clients, the draw of the cohort amplifies epsilon only while nobody knows it."""
+        """True where clients are protected: the draw of the cohort amplifies epsilon only while nobody knows it."""
         return not self.per_sample
 
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:

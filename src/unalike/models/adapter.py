@@ -37,39 +37,44 @@ class Logits(nn.Module):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise UnalikeError(f"Logits: found {module!r}, expected a torch.nn.Module")
-        self.module, self.output, self.input, self.mask = module, output, input, mask
+        self.module = module
+        self.output = output
+        self.input = input
+        self.mask = mask
 
     def forward(self, x: Tensor) -> Tensor:
         masks = {} if self.mask is None else {self.mask: (x != 0).long()}
-        result = (
-            self.module(x, **masks)
-            if self.input is None
-            else self.module(**{self.input: x}, **masks)
-        )
+        if self.input is None:
+            result = self.module(x, **masks)
+        else:
+            result = self.module(**{self.input: x}, **masks)
         logits = _entry(result, self.output)
         if not isinstance(logits, Tensor):
             raise UnalikeError(
-                f"{type(self.module).__name__} returns {_described(result)}; expected a tensor at output={self.output!r}: "
-                "name the entry that holds the logits"
+                f"{type(self.module).__name__} returns {_described(result)}; "
+                f"expected a tensor at output={self.output!r}: name the entry that "
+                "holds the logits"
             )
         return logits
 
 
 def _entry(result: Any, output: str | int) -> Any:
+    """The entry of a module's output with this name or position; None if there is none."""
     if isinstance(output, int):
-        return (
-            result[output]
-            if isinstance(result, Sequence) and -len(result) <= output < len(result)
-            else None
-        )
-    return result.get(output) if isinstance(result, Mapping) else getattr(result, output, None)
+        if isinstance(result, Sequence) and -len(result) <= output < len(result):
+            return result[output]
+        return None
+    if isinstance(result, Mapping):
+        return result.get(output)
+    return getattr(result, output, None)
 
 
 def _described(result: Any) -> str:
     """Type of an output and the names of its entries."""
     kind = type(result).__name__
     if isinstance(result, Mapping):
-        return f"{kind} with {', '.join(map(repr, result)) or 'nothing'}"
+        names = ", ".join(repr(name) for name in result)
+        return f"{kind} with {names or 'nothing'}"
     if isinstance(result, Sequence):
         return f"{kind} of {len(result)}"
     return kind

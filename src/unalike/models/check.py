@@ -13,9 +13,11 @@ def widths(
 ) -> tuple[int, ...]:
     """Return widths as a tuple; a number is one layer. Raises `UnalikeError` unless they are `least` or more positive integers."""
     several = (value,) if isinstance(value, int) else tuple(value)
-    if len(several) < least or not all(isinstance(n, int) and n >= 1 for n in several):
+    are_positive = all(isinstance(width, int) and width >= 1 for width in several)
+    if len(several) < least or not are_positive:
         raise UnalikeError(
-            f"{model}: found {option}={value!r}, expected whole numbers of 1 or more, such as (200, 200)"
+            f"{model}: found {option}={value!r}, expected whole numbers of 1 or more, "
+            "such as (200, 200)"
         )
     return several
 
@@ -24,14 +26,14 @@ def images(model: str, input_shape: tuple[int, ...], smallest: int = 1) -> tuple
     """Return (channels, height, width). Raises `UnalikeError` for rows, tokens and sides below `smallest` pixels."""
     if len(input_shape) != 3:
         raise UnalikeError(
-            f"{model}: found samples of shape {input_shape}, expected images (channels, height, width); "
-            "use 'mlp' or 'linear' for rows"
+            f"{model}: found samples of shape {input_shape}, expected images "
+            "(channels, height, width); use 'mlp' or 'linear' for rows"
         )
     channels, height, width = input_shape
     if min(height, width) < smallest:
         raise UnalikeError(
-            f"{model}: found images of {height}x{width} pixels, expected {smallest}x{smallest} or more; "
-            "use 'cnn' or 'mlp'"
+            f"{model}: found images of {height}x{width} pixels, expected "
+            f"{smallest}x{smallest} or more; use 'cnn' or 'mlp'"
         )
     return channels, height, width
 
@@ -40,7 +42,8 @@ def tokens(model: str, input_shape: tuple[int, ...]) -> None:
     """Raise `UnalikeError` unless samples are rows of tokens."""
     if len(input_shape) != 1:
         raise UnalikeError(
-            f"{model}: found samples of shape {input_shape}, expected tokens (length,); use 'cnn' for images"
+            f"{model}: found samples of shape {input_shape}, expected tokens "
+            "(length,); use 'cnn' for images"
         )
 
 
@@ -48,10 +51,11 @@ Norm = Callable[[int], nn.Module]
 """A function from a number of channels to a normalization layer."""
 
 
-NORMS: dict[str, Norm] = {
-    "batch": nn.BatchNorm2d,
-    "group": lambda channels: nn.GroupNorm(math.gcd(8, channels), channels),
-}
+def _group_norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(math.gcd(8, channels), channels)
+
+
+NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
 """Batch normalization; group normalization (Wu and He 2018) in up to 8 groups, which keeps no running statistics."""
 
 

@@ -38,39 +38,43 @@ def start_from(model: Model, path: str | Path, partial: bool = False) -> tuple[M
     left as a whole. Also returns what was taken from where. Raises `UnalikeError` for a file that cannot be read, does not fit
     the model (unless `partial`), or has no tensor that fits.
     """
-    stored, initial = read_state_dict(path), model.state_dict(model.params | model.buffers)
-    other = [n for n, t in stored.items() if n in initial and not _fits(t, initial[n])]
-    layers = {
-        _layer(n) for n in other
-    }  # the bias of another layer would mean nothing beside this one's weight
+    stored = read_state_dict(path)
+    initial = model.state_dict(model.params | model.buffers)
+    lacking = [name for name in initial if name not in stored]
+    unknown = [name for name in stored if name not in initial]
+    unlike = [name for name in stored if name in initial and not _fits(stored[name], initial[name])]
+
+    # The bias of another layer would mean nothing beside this one's weight, so a layer fits as a whole or not.
+    unlike_layers = {_layer(name) for name in unlike}
     fitting = {
-        n: t.to(initial[n].dtype)
-        for n, t in stored.items()
-        if n in initial and _layer(n) not in layers
+        name: tensor.to(initial[name].dtype)
+        for name, tensor in stored.items()
+        if name in initial and _layer(name) not in unlike_layers
     }
-    lacking = [n for n in initial if n not in stored]
-    unknown = [n for n in stored if n not in initial]
-    if not partial and (lacking or unknown or other):
-        shapes = [f"{n} {list(stored[n].shape)} instead of {list(initial[n].shape)}" for n in other]
+    if not partial and (lacking or unknown or unlike):
+        shapes = [
+            f"{name} {list(stored[name].shape)} instead of {list(initial[name].shape)}"
+            for name in unlike
+        ]
         parts = {"it lacks": lacking, "the model has no": unknown, "other shapes or types:": shapes}
         why = ", ".join(f"{what} {_listed(names)}" for what, names in parts.items() if names)
         raise UnalikeError(
-            f"{path} does not fit the model: {why}; give a checkpoint of the same model, or "
-            f"start_partial=True (--start-partial) to take the {len(fitting)} of {len(initial)} tensors that fit"
+            f"{path} does not fit the model: {why}; give a checkpoint of the same "
+            "model, or start_partial=True (--start-partial) to take the "
+            f"{len(fitting)} of {len(initial)} tensors that fit"
         )
     if not fitting:
         raise UnalikeError(
-            f"{path} has no tensor that fits the model by name and shape: it has {_listed(list(stored))}; expected "
-            f"{_listed(list(initial))}"
+            f"{path} has no tensor that fits the model by name and shape: it has "
+            f"{_listed(list(stored))}; expected {_listed(list(initial))}"
         )
-    broken = next((n for n, t in fitting.items() if not t.isfinite().all()), None)
-    if broken is not None:
-        raise UnalikeError(
-            f"{path}: {broken} has numbers that are not finite; expected finite numbers only"
-        )
-    return model.starting_from(fitting), Start(
-        str(path), partial, _summary(initial, stored, fitting)
-    )
+    for name, tensor in fitting.items():
+        if not tensor.isfinite().all():
+            raise UnalikeError(
+                f"{path}: {name} has numbers that are not finite; expected finite numbers only"
+            )
+    start = Start(str(path), partial, _summary(initial, stored, fitting))
+    return model.starting_from(fitting), start
 
 
 def read_state_dict(path: str | Path) -> Tree:
@@ -78,14 +82,15 @@ def read_state_dict(path: str | Path) -> Tree:
     file = Path(path) / RUN_FILE if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise UnalikeError(
-            f"found no {file}; give a file of weights (.safetensors, or a state dict saved by torch.save), or the folder of a "
-            "finished run with a shared model"
+            f"found no {file}; give a file of weights (.safetensors, or a state dict "
+            "saved by torch.save), or the folder of a finished run with a shared model"
         )
-    is_torch = file.suffix != ".safetensors"
     try:
-        stored = (
-            torch.load(file, map_location="cpu", weights_only=True) if is_torch else load_file(file)
-        )
+        if file.suffix == ".safetensors":
+            stored = load_file(file)
+        else:
+            # `weights_only`: an ordinary unpickler would run any code that the file names.
+            stored = torch.load(file, map_location="cpu", weights_only=True)
     except (
         OSError,
         EOFError,
@@ -97,37 +102,46 @@ def read_state_dict(path: str | Path) -> Tree:
     ) as error:
         why = str(error).split("\n")[0][:120]
         raise UnalikeError(
-            f"cannot read {file} ({why}); expected .safetensors, or what torch.save(module.state_dict(), FILE) wrote: tensors "
-            "alone, since nothing else is read"
+            f"cannot read {file} ({why}); expected .safetensors, or what "
+            "torch.save(module.state_dict(), FILE) wrote: tensors alone, since nothing "
+            "else is read"
         ) from None
-    if (
-        not isinstance(stored, dict)
-        or not stored
-        or not all(isinstance(t, Tensor) for t in stored.values())
-    ):
-        kinds = (
-            f"a dict with {_listed(list(map(str, stored)))}"
-            if isinstance(stored, dict)
-            else type(stored).__name__
-        )
+    if not _is_state_dict(stored):
+        content = type(stored).__name__
+        if isinstance(stored, dict):
+            content = f"a dict with {_listed([str(name) for name in stored])}"
         raise UnalikeError(
-            f"{file} holds {kinds}; expected tensors by name: torch.save(module.state_dict(), FILE)"
+            f"{file} holds {content}; expected tensors by name: "
+            "torch.save(module.state_dict(), FILE)"
         )
     return stored
 
 
-def _fits(found: Tensor, own: Tensor) -> bool:
+def _is_state_dict(stored: object) -> bool:
+    """Whether this is a dict of one tensor or more."""
+    if not isinstance(stored, dict) or not stored:
+        return False
+    return all(isinstance(tensor, Tensor) for tensor in stored.values())
+
+
+def _fits(stored: Tensor, initial: Tensor) -> bool:
     """Whether a tensor of a file can take the place of the model's: same shape, and both floating or both integers."""
-    return found.shape == own.shape and found.is_floating_point() == own.is_floating_point()
+    if stored.shape != initial.shape:
+        return False
+    return stored.is_floating_point() == initial.is_floating_point()
 
 
-def _summary(own: Tree, found: Tree, fitting: Tree) -> str:
+def _summary(initial: Tree, stored: Tree, fitting: Tree) -> str:
+    """How many tensors of the model the file had, which were left as they were, and which of the file are not used."""
     rest = {
-        "left as initialized": [n for n in own if n not in fitting],
-        "not used": [n for n in found if n not in own],
+        "left as initialized": [name for name in initial if name not in fitting],
+        "not used": [name for name in stored if name not in initial],
     }
-    lists = (f"; {what}: {_listed(names, 10)}" for what, names in rest.items() if names)
-    return f"{len(fitting)} of {len(own)} tensors" + "".join(lists)
+    text = f"{len(fitting)} of {len(initial)} tensors"
+    for what, names in rest.items():
+        if names:
+            text += f"; {what}: {_listed(names, 10)}"
+    return text
 
 
 def _layer(name: str) -> str:
@@ -135,5 +149,8 @@ def _layer(name: str) -> str:
 
 
 def _listed(names: list[str], most: int = 4) -> str:
+    """The first names, and how many there are besides."""
     few = ", ".join(names[:most])
-    return few + (f" and {len(names) - most} more" if len(names) > most else "")
+    if len(names) > most:
+        return f"{few} and {len(names) - most} more"
+    return few

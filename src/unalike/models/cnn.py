@@ -10,7 +10,7 @@ from unalike.models import check
 from unalike.models.dense import hidden_layers
 from unalike.models.registry import registry
 
-PUBLISHED = 22
+MIN_UNPADDED_PIXELS = 22
 """Smallest height and width, in pixels, for the published form without padding."""
 
 
@@ -41,7 +41,8 @@ class CNN(nn.Module):
         widths = check.widths("cnn", "channels", channels, least=1)
         (units,) = check.widths("cnn", "hidden", hidden)
         self.convolutions, area = convolutions(in_channels, sides, widths, norm, padding)
-        self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(area * widths[-1], units), nn.ReLU())
+        features = area * widths[-1]
+        self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(features, units), nn.ReLU())
         self.head = nn.Linear(units, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,10 +63,10 @@ class EmnistCNN(nn.Module):
     def __init__(self, input_shape: tuple[int, ...], classes: int | None):
         super().__init__()
         in_channels, height, width = check.images("emnist_cnn", input_shape, smallest=4)
-        self.body = nn.Sequential(
-            *_pooled_convolutions((in_channels, 16, 32), padding=2), nn.Flatten()
-        )
-        self.head = nn.Linear(32 * (height // 4) * (width // 4), classes or 1)
+        layers = _pooled_convolutions((in_channels, 16, 32), padding=2)
+        self.body = nn.Sequential(*layers, nn.Flatten())
+        area = (height // 4) * (width // 4)
+        self.head = nn.Linear(32 * area, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.body(x))
@@ -86,8 +87,10 @@ class LeNet(nn.Module):
         super().__init__()
         in_channels, *sides = check.images("lenet", input_shape, smallest=16)
         self.convolutions = nn.Sequential(*_pooled_convolutions((in_channels, 6, 16)))
+        # Each convolution takes four pixels off a side, and the pooling halves it.
         area = math.prod(((side - 4) // 2 - 4) // 2 for side in sides)
-        self.hidden = nn.Sequential(nn.Flatten(), *hidden_layers([16 * area, 120, 84]))
+        layers = hidden_layers([16 * area, 120, 84])
+        self.hidden = nn.Sequential(nn.Flatten(), *layers)
         self.head = nn.Linear(84, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,9 +112,8 @@ class McMahanCNN(nn.Module):
         super().__init__()
         in_channels, height, width = check.images("mcmahan_cnn", input_shape, smallest=4)
         self.convolutions = nn.Sequential(*_pooled_convolutions((in_channels, 32, 64), padding=2))
-        self.hidden = nn.Sequential(
-            nn.Flatten(), *hidden_layers([64 * (height // 4) * (width // 4), 512])
-        )
+        area = (height // 4) * (width // 4)
+        self.hidden = nn.Sequential(nn.Flatten(), *hidden_layers([64 * area, 512]))
         self.head = nn.Linear(512, classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -127,14 +129,16 @@ def convolutions(
 ) -> tuple[nn.Sequential, int]:
     """Make 3x3 convolutions (norm, ReLU) with pooling between them; returns them and the pixels of their output."""
     if padding is None:
-        padding = 0 if min(sides) >= PUBLISHED else 1
+        padding = 0 if min(sides) >= MIN_UNPADDED_PIXELS else 1
     if padding < 0:
         raise UnalikeError(
-            f"cnn: found padding={padding}, expected 0 or more pixels, or None to choose by the image"
+            f"cnn: found padding={padding}, expected 0 or more pixels, or None to "
+            "choose by the image"
         )
     area = math.prod(_side(side, len(widths), padding) for side in sides)
     layers: list[nn.Module] = []
     for before, after in pairwise((in_channels, *widths)):
+        # Pooling stands between convolutions, so that none follows the last one.
         if layers:
             layers.append(nn.MaxPool2d(2))
         layers.append(nn.Conv2d(before, after, 3, padding=padding))
@@ -146,21 +150,24 @@ def convolutions(
 
 def _pooled_convolutions(widths: tuple[int, ...], padding: int = 0) -> list[nn.Module]:
     """Make a 5x5 convolution, ReLU and 2x2 max-pooling for each step from one number of channels to the next."""
-    return [
-        layer
-        for before, after in pairwise(widths)
-        for layer in (nn.Conv2d(before, after, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2))
-    ]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Conv2d(before, after, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    return layers
 
 
 def _side(pixels: int, convolutions: int, padding: int) -> int:
     """Return the height or width after the convolutions and the pooling between them."""
     side = pixels
     for i in range(convolutions):
-        side = (side if i == 0 else side // 2) - 2 + 2 * padding
+        if i:
+            side = side // 2
+        side = side - 2 + 2 * padding
         if side < 1:
+            remedy = "" if padding else ", padding=1"
             raise UnalikeError(
-                f"cnn: images of {pixels} pixels shrink to nothing at convolution {i + 1} of {convolutions} with "
-                f"padding={padding}; use fewer channels{'' if padding else ', padding=1'} or 'mlp'; channels come first, [C, H, W]"
+                f"cnn: images of {pixels} pixels shrink to nothing at convolution "
+                f"{i + 1} of {convolutions} with padding={padding}; use fewer "
+                f"channels{remedy} or 'mlp'; channels come first, [C, H, W]"
             )
     return side

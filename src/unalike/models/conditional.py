@@ -20,28 +20,29 @@ from unalike.models.cnn import convolutions
 from unalike.models.dense import hidden_layers
 from unalike.models.registry import read, registry
 
-ENTRY, NAME = "conditional", "statistic"
+PART_KEY = "conditional"
+STATISTIC_KEY = "statistic"
 """The keys of a client's statistic in its context."""
 
 
 def statistic(model: nn.Module, context: Context, length: int, remedy: str | None = None) -> Tensor:
     """Return the client's statistic [m]. Raises `UnalikeError` if there is none or it has another length than `length`."""
     kind = type(model).__name__
-    if ENTRY not in context or NAME not in context[ENTRY]:
+    if PART_KEY not in context or STATISTIC_KEY not in context[PART_KEY]:
         raise UnalikeError(
-            f"{kind} needs a statistic of each client's data and found none (context has {sorted(context)}); "
-            "add a conditioner to the method, as in \"fedavg + conditional(statistic='ols')\""
+            f"{kind} needs a statistic of each client's data and found none (context "
+            f'has {sorted(context)}); add a conditioner to the method, as in "fedavg '
+            "+ conditional(statistic='ols')\""
         )
-    value = context[ENTRY][NAME]
-    if tuple(value.shape) != (length,):
-        raise UnalikeError(
-            f"{kind}: the client's statistic has shape {tuple(value.shape)}, expected ({length},); "
-            + (
-                remedy
-                or f"build the model with statistic={value.numel()}, or choose the statistic it was built for"
-            )
-        )
-    return value
+    value = context[PART_KEY][STATISTIC_KEY]
+    if tuple(value.shape) == (length,):
+        return value
+    if remedy is None:
+        remedy = f"build the model with statistic={value.numel()}, or choose the statistic it was built for"
+    raise UnalikeError(
+        f"{kind}: the client's statistic has shape {tuple(value.shape)}, expected "
+        f"({length},); {remedy}"
+    )
 
 
 def fitted(name_or_spec: str, context: Context) -> str:
@@ -51,7 +52,7 @@ def fitted(name_or_spec: str, context: Context) -> str:
     'conditional_mlp(hidden=8, statistic=11)'
     """
     call = read(name_or_spec)
-    value = context.get(ENTRY, {}).get(NAME)
+    value = context.get(PART_KEY, {}).get(STATISTIC_KEY)
     if value is None or "statistic" in call.parameters:
         return name_or_spec
     if "statistic" not in inspect.signature(registry[call.name]).parameters:
@@ -71,14 +72,17 @@ class _Interaction(nn.Module):
         gates: int,
     ):
         super().__init__()
-        self.length, self.gate = length, gate
-        self.head = nn.Linear(gates * (math.prod(input_shape) + 1), classes or 1, bias=False)
+        self.length = length
+        self.gate = gate
+        products = gates * (math.prod(input_shape) + 1)
+        self.head = nn.Linear(products, classes or 1, bias=False)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         rows = x.flatten(1)
         rows = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
         gate = self.gate(statistic(self, context, self.length))
-        return self.head((gate[:, None] * rows[:, None]).flatten(1))
+        products = gate[:, None] * rows[:, None]
+        return self.head(products.flatten(1))
 
 
 @registry.register("conditional_linear")
@@ -144,16 +148,15 @@ class ConditionalMLP(nn.Module):
     ):
         super().__init__()
         self.length = _length("conditional_mlp", input_shape, classes, statistic)
-        widths = [
-            math.prod(input_shape) + self.length,
-            *check.widths("conditional_mlp", "hidden", hidden),
-        ]
+        inputs = math.prod(input_shape) + self.length
+        widths = [inputs, *check.widths("conditional_mlp", "hidden", hidden)]
         self.body = nn.Sequential(*hidden_layers(widths))
         self.head = nn.Linear(widths[-1], classes or 1)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         mu = statistic(self, context, self.length)
-        return self.head(self.body(torch.cat([x.flatten(1), mu.expand(x.shape[0], -1)], 1)))
+        inputs = torch.cat([x.flatten(1), mu.expand(x.shape[0], -1)], 1)
+        return self.head(self.body(inputs))
 
 
 @registry.register("conditional_cnn")
@@ -185,34 +188,31 @@ class ConditionalCNN(nn.Module):
         widths = check.widths("conditional_cnn", "channels", channels, least=1)
         (units,) = check.widths("conditional_cnn", "hidden", hidden)
         self.convolutions, area = convolutions(
-            in_channels * (1 + self.components), sides, widths, norm, None
+            in_channels * (1 + self.components), sides, widths, norm, padding=None
         )
         width = area * widths[-1] + self.components * self.labels
         self.hidden = nn.Sequential(nn.Linear(width, units), nn.ReLU())
         self.head = nn.Linear(units, classes or 1)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        in_channels, height, width = self.image
         pixels = math.prod(self.image)
         remedy = f"condition it by conditional(statistic='pca', components={self.components}), as it was built"
         mu = statistic(self, context, self.components * (pixels + self.labels), remedy)
-        mu = mu.unflatten(0, (self.components, -1))
-        in_channels, height, width = self.image
-        extra = (
-            mu[:, :pixels]
-            .reshape(self.components * in_channels, height, width)
-            .expand(x.shape[0], -1, -1, -1)
-        )
-        features = self.convolutions(torch.cat([x, extra], 1)).flatten(1)
-        labels = mu[:, pixels:].flatten().expand(x.shape[0], -1)
+        vectors = mu.unflatten(0, (self.components, -1))
+        # The pixels of the components are further channels, equal for all samples of the client.
+        channels = vectors[:, :pixels].reshape(self.components * in_channels, height, width)
+        channels = channels.expand(x.shape[0], -1, -1, -1)
+        features = self.convolutions(torch.cat([x, channels], 1)).flatten(1)
+        labels = vectors[:, pixels:].flatten().expand(x.shape[0], -1)
         return self.head(self.hidden(torch.cat([features, labels], 1)))
 
 
 def _length(
-    model: str, input_shape: tuple[int, ...], classes: int | None, found: int | None
+    model: str, input_shape: tuple[int, ...], classes: int | None, length: int | None
 ) -> int:
-    (length,) = check.widths(
-        model,
-        "statistic",
-        found if found is not None else (math.prod(input_shape) + 1) * (classes or 1),
-    )
+    """The length of the statistic: as given, or that of the least-squares solution of a client."""
+    if length is None:
+        length = (math.prod(input_shape) + 1) * (classes or 1)
+    (length,) = check.widths(model, "statistic", length)
     return length

@@ -44,7 +44,8 @@ class MLP(nn.Module):
     ):
         super().__init__()
         widths = [math.prod(input_shape), *check.widths("mlp", "hidden", hidden)]
-        self.body = nn.Sequential(nn.Flatten(), *hidden_layers(widths))
+        layers = hidden_layers(widths)
+        self.body = nn.Sequential(nn.Flatten(), *layers)
         self.head = nn.Linear(widths[-1], classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,8 +60,7 @@ def two_nn(input_shape: tuple[int, ...], classes: int | None) -> MLP:
 
 def hidden_layers(widths: list[int]) -> list[nn.Module]:
     """Make a linear layer and ReLU for each step from one width to the next."""
-    return [
-        layer
-        for before, after in pairwise(widths)
-        for layer in (nn.Linear(before, after), nn.ReLU())
-    ]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return layers

@@ -14,16 +14,16 @@ class Layer(nn.Module):
 
     def __init__(self, before: int, growth: int, norm: Norm):
         super().__init__()
-        self.norm1, self.conv1 = norm(before), nn.Conv2d(before, 4 * growth, 1, bias=False)
-        self.norm2, self.conv2 = (
-            norm(4 * growth),
-            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
-        )
+        self.norm1 = norm(before)
+        self.conv1 = nn.Conv2d(before, 4 * growth, 1, bias=False)
+        self.norm2 = norm(4 * growth)
+        self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, before + growth, H, W] from [B, before, H, W]."""
         inner = self.conv1(F.relu(self.norm1(x)))
-        return torch.cat([x, self.conv2(F.relu(self.norm2(inner)))], 1)
+        added = self.conv2(F.relu(self.norm2(inner)))
+        return torch.cat([x, added], 1)
 
 
 class DenseNet(nn.Module):
@@ -43,18 +43,22 @@ class DenseNet(nn.Module):
         norm: str = "batch",
     ):
         super().__init__()
-        in_channels, _, _ = check.images("densenet", input_shape, smallest=2 ** (len(blocks) - 1))
-        layer, width = check.norm_of("densenet", norm), 2 * growth
+        smallest = 2 ** (len(blocks) - 1)
+        in_channels, _, _ = check.images("densenet", input_shape, smallest)
+        norm_layer = check.norm_of("densenet", norm)
+        width = 2 * growth
         layers: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1, bias=False)]
         for i, count in enumerate(blocks):
             if i:
                 # the transition halves the channels (compression, "C") and the sides
                 halved = nn.Conv2d(width, width // 2, 1, bias=False)
-                layers.append(nn.Sequential(layer(width), nn.ReLU(), halved, nn.AvgPool2d(2)))
+                transition = (norm_layer(width), nn.ReLU(), halved, nn.AvgPool2d(2))
+                layers.append(nn.Sequential(*transition))
                 width //= 2
-            layers += [Layer(width + j * growth, growth, layer) for j in range(count)]
-            width += count * growth
-        self.body = nn.Sequential(*layers, layer(width), nn.ReLU())
+            for _ in range(count):
+                layers.append(Layer(width, growth, norm_layer))
+                width += growth
+        self.body = nn.Sequential(*layers, norm_layer(width), nn.ReLU())
         self.head = nn.Linear(width, classes or 1)
         check.he_init(self)
 

@@ -18,7 +18,7 @@ STAGES = (
 )
 """Table 2 of the paper: expansion, channels, blocks, stride of the first block."""
 
-SMALL = 64
+MAX_SMALL_SIDE_PIXELS = 64
 """Images with a side of at most this many pixels are not halved by the stem and by the second stage."""
 
 
@@ -80,17 +80,21 @@ class MobileNetV2(nn.Module):
             raise UnalikeError(
                 f"mobilenet_v2: found width={width!r}, expected a factor above 0, such as 0.5"
             )
-        layer, stem_stride = check.norm_of("mobilenet_v2", norm), 1 if min(sides) <= SMALL else 2
+        norm_layer = check.norm_of("mobilenet_v2", norm)
+        stem_stride = 1 if min(sides) <= MAX_SMALL_SIDE_PIXELS else 2
         before = _rounded(32 * width)
-        layers = _convolution(in_channels, before, layer, side=3, stride=stem_stride)
+        layers = _convolution(in_channels, before, norm_layer, side=3, stride=stem_stride)
         for i, (expansion, channels, blocks, stride) in enumerate(STAGES):
+            # Small images are halved neither by the stem nor by the second stage.
+            stage_stride = stem_stride if i == 1 else stride
             after = _rounded(channels * width)
             for j in range(blocks):
-                first = (stem_stride if i == 1 else stride) if j == 0 else 1
-                layers.append(InvertedResidual(before, after, expansion, first, layer))
+                block_stride = stage_stride if j == 0 else 1
+                layers.append(InvertedResidual(before, after, expansion, block_stride, norm_layer))
                 before = after
         last = _rounded(1280 * max(1.0, width))
-        self.body = nn.Sequential(*layers, *_convolution(before, last, layer))
+        layers += _convolution(before, last, norm_layer)
+        self.body = nn.Sequential(*layers)
         self.head = nn.Linear(last, classes or 1)
         check.he_init(self)
 
@@ -100,5 +104,6 @@ class MobileNetV2(nn.Module):
 
 def _rounded(channels: float) -> int:
     """Round to a multiple of 8, at least 8, and never down by more than a tenth (the rule of the authors' code)."""
-    nearest = max(8, int(channels + 4) // 8 * 8)
+    nearest = int(channels + 4) // 8 * 8
+    nearest = max(8, nearest)
     return nearest if nearest >= 0.9 * channels else nearest + 8

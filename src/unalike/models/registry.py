@@ -58,17 +58,17 @@ def model(
     shape = tuple(int(n) for n in input_shape)
     if not shape or min(shape) < 1 or (classes is not None and classes < 1):
         raise UnalikeError(
-            f"model {call}: found input_shape={shape} and classes={classes}, expected the shape of one sample, such as "
-            "(1, 28, 28), and the number of classes (None for one output)"
+            f"model {call}: found input_shape={shape} and classes={classes}, expected "
+            "the shape of one sample, such as (1, 28, 28), and the number of classes "
+            "(None for one output)"
         )
     if not 0 <= seed < 2**63:
         raise UnalikeError(
             f"model {call}: found seed={seed}, expected 0 or more and less than 2**63"
         )
+    complete = Call(call.name, call.parameters | options)
     with isolated(seed):
-        return registry.build(
-            Call(call.name, call.parameters | options), input_shape=shape, classes=classes
-        )
+        return registry.build(complete, input_shape=shape, classes=classes)
 
 
 def is_named(recorded: str) -> bool:
@@ -82,7 +82,8 @@ def read(name_or_spec: str) -> Call:
     name, bracket, options = name_or_spec.strip().partition("(")
     if ":" in name:  # a federation's sites read it, and import nothing that somebody else names
         raise UnalikeError(
-            f"model {name!r}: found a module and a class, expected a registered name; give the class to Python, as in "
-            "ua.run(..., model=Net), or register it by the entry-point group 'unalike.models'"
+            f"model {name!r}: found a module and a class, expected a registered name; "
+            "give the class to Python, as in ua.run(..., model=Net), or register it by "
+            "the entry-point group 'unalike.models'"
         )
     return parse_one(ALIASES.get(name, name) + bracket + options)

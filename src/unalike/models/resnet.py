@@ -16,11 +16,13 @@ class Pad(nn.Module):
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm):
         super().__init__()
-        self.stride, self.extra = stride, after - before
+        self.stride = stride
+        self.extra = after - before
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, after, H / stride, W / stride] from [B, before, H, W]."""
-        return F.pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
+        pixels = x[..., :: self.stride, :: self.stride]
+        return F.pad(pixels, (0, 0, 0, 0, 0, self.extra))
 
 
 def _projection(before: int, after: int, stride: int, norm: Norm) -> nn.Module:
@@ -52,15 +54,20 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm, shortcut: str):
         super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(before, after, 3, stride, 1, bias=False), norm(after)
-        self.conv2, self.norm2 = nn.Conv2d(after, after, 3, 1, 1, bias=False), norm(after)
-        same = before == after and stride == 1
-        self.shortcut = nn.Identity() if same else SHORTCUTS[shortcut](before, after, stride, norm)
+        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.norm1 = norm(after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = norm(after)
+        if before == after and stride == 1:
+            self.shortcut: nn.Module = nn.Identity()
+        else:
+            self.shortcut = SHORTCUTS[shortcut](before, after, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, after, H / stride, W / stride] from [B, before, H, W]."""
         inner = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(inner)) + self.shortcut(x))
+        outer = self.norm2(self.conv2(inner))
+        return F.relu(outer + self.shortcut(x))
 
 
 class ResNet(nn.Module):
@@ -85,13 +92,16 @@ class ResNet(nn.Module):
             raise unknown("shortcut for resnet", shortcut, SHORTCUTS)
         if stem not in STEMS:
             raise unknown("stem for resnet", stem, STEMS)
-        layer = check.norm_of("resnet", norm)
-        self.stem = STEMS[stem](in_channels, widths[0], layer)
+        norm_layer = check.norm_of("resnet", norm)
+        self.stem = STEMS[stem](in_channels, widths[0], norm_layer)
         stages: list[nn.Module] = []
         before = widths[0]
         for after, count in zip(widths, blocks, strict=True):
-            stage = [ResidualBlock(before, after, 2 if stages else 1, layer, shortcut)]
-            stage += [ResidualBlock(after, after, 1, layer, shortcut) for _ in range(count - 1)]
+            # The first block of a stage changes the width, and halves the sides but in the first stage.
+            stride = 2 if stages else 1
+            stage = [ResidualBlock(before, after, stride, norm_layer, shortcut)]
+            for _ in range(count - 1):
+                stage.append(ResidualBlock(after, after, 1, norm_layer, shortcut))
             stages.append(nn.Sequential(*stage))
             before = after
         self.stages = nn.Sequential(*stages)

@@ -33,11 +33,8 @@ class CharLSTM(nn.Module):
     ):
         super().__init__()
         check.tokens("char_lstm", input_shape)
-        check.widths(
-            "char_lstm",
-            "vocabulary, embedding, hidden and layers",
-            (vocabulary, embedding, hidden, layers),
-        )
+        sizes = (vocabulary, embedding, hidden, layers)
+        check.widths("char_lstm", "vocabulary, embedding, hidden and layers", sizes)
         self.characters = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.head = nn.Linear(hidden, classes or 1)
@@ -72,9 +69,8 @@ class TextCNN(nn.Module):
     ):
         super().__init__()
         check.tokens("textcnn", input_shape)
-        check.widths(
-            "textcnn", "vocabulary, embedding and filters", (vocabulary, embedding, filters)
-        )
+        sizes = (vocabulary, embedding, filters)
+        check.widths("textcnn", "vocabulary, embedding and filters", sizes)
         if not 0 <= dropout < 1:
             raise UnalikeError(
                 f"textcnn: found dropout={dropout!r}, expected a share of 0 or more and below 1"
@@ -82,23 +78,22 @@ class TextCNN(nn.Module):
         windows = check.widths("textcnn", "widths", widths, least=1)
         self.words = nn.Embedding(vocabulary, embedding)
         nn.init.uniform_(self.words.weight, -0.25, 0.25)
-        self.windows = nn.ModuleList(
-            nn.Sequential(
-                nn.ConstantPad1d((0, width - 1), 0.0), nn.Conv1d(embedding, filters, width)
-            )
-            for width in windows
-        )
+        self.windows = nn.ModuleList()
+        for width in windows:
+            # Padded at the end, so that a window can begin on every word.
+            padding = nn.ConstantPad1d((0, width - 1), 0.0)
+            filter_bank = nn.Conv1d(embedding, filters, width)
+            self.windows.append(nn.Sequential(padding, filter_bank))
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(filters * len(windows), classes or 1)
 
     def forward(self, x: Tensor) -> Tensor:
         real = (x != 0).to(self.words.weight.dtype).unsqueeze(-2)
         words = self.words(x).transpose(-2, -1) * real
-        return self.head(
-            self.dropout(torch.cat([_strongest(conv, words, real) for conv in self.windows], -1))
-        )
+        features = [_strongest(window, words, real) for window in self.windows]
+        return self.head(self.dropout(torch.cat(features, -1)))
 
 
-def _strongest(conv: nn.Module, words: Tensor, real: Tensor) -> Tensor:
+def _strongest(window: nn.Module, words: Tensor, real: Tensor) -> Tensor:
     """Return each filter's maximum over the windows that begin on a word, [B, filters]. After ReLU, 0 is the minimum."""
-    return (F.relu(conv(words)) * real).amax(-1)
+    return (F.relu(window(words)) * real).amax(-1)

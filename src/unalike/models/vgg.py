@@ -30,19 +30,20 @@ class VGG(nn.Module):
         super().__init__()
         pools = layers.count(POOL)
         before, height, width = check.images("vgg", input_shape, smallest=2**pools)
-        norms = [] if norm is None else [check.norm_of("vgg", norm)]
-        made: list[nn.Module] = []
+        norm_layer = None if norm is None else check.norm_of("vgg", norm)
+        convolutions: list[nn.Module] = []
         for after in layers:
             if after == POOL:
-                made.append(nn.MaxPool2d(2))
-            else:
-                made += [
-                    nn.Conv2d(before, after, 3, padding=1),
-                    *(layer(after) for layer in norms),
-                    nn.ReLU(),
-                ]
-                before = after
-        self.convolutions = nn.Sequential(*made, nn.Flatten())
+                convolutions.append(nn.MaxPool2d(2))
+                continue
+            convolutions.append(nn.Conv2d(before, after, 3, padding=1))
+            if norm_layer is not None:
+                convolutions.append(norm_layer(after))
+            convolutions.append(nn.ReLU())
+            before = after
+        self.convolutions = nn.Sequential(*convolutions, nn.Flatten())
+
+        # Each pooling halves the sides, and the linear layers see what is left.
         area = (height // 2**pools) * (width // 2**pools)
         widths = [before * area, *check.widths("vgg", "hidden", hidden)]
         self.hidden = nn.Sequential(*hidden_layers(widths))

@@ -15,13 +15,16 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.heads = heads
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, width] from [B, T, width]."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-3, -2)
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, heads, d]
+        q, k, v = qkv.movedim(-3, 0).transpose(-3, -2)  # each [B, heads, T, d]
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-        return self.out((scores.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
+        values = scores.softmax(-1) @ v
+        return self.out(values.transpose(-3, -2).flatten(-2))
 
 
 class TransformerBlock(nn.Module):
@@ -29,14 +32,17 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, width: int, heads: int):
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
-        self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.contract = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, width] from [B, T, width]."""
         x = x + self.attention(self.norm1(x))
-        return x + self.contract(F.gelu(self.expand(self.norm2(x))))
+        inner = F.gelu(self.expand(self.norm2(x)))
+        return x + self.contract(inner)
 
 
 @registry.register("vit")
@@ -65,19 +71,21 @@ class ViT(nn.Module):
         check.widths("vit", "patch, width, depth and heads", (patch, width, depth, heads))
         if height % patch or wide % patch:
             raise UnalikeError(
-                f"vit: images of {height}x{wide} pixels do not divide into patches of patch={patch}; "
-                "choose a patch that divides both sides"
+                f"vit: images of {height}x{wide} pixels do not divide into patches "
+                f"of patch={patch}; choose a patch that divides both sides"
             )
         if width % heads:
             raise UnalikeError(
-                f"vit: width={width} does not divide among heads={heads}; choose heads that divide it"
+                f"vit: width={width} does not divide among heads={heads}; choose "
+                "heads that divide it"
             )
         self.patches = nn.Conv2d(channels, width, patch, patch)
+        # A position for each patch, and one for the class token in front of them.
+        patches = (height // patch) * (wide // patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
-        self.positions = nn.Parameter(
-            torch.empty(1, 1 + (height // patch) * (wide // patch), width)
-        )
-        self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(depth)))
+        self.positions = nn.Parameter(torch.empty(1, 1 + patches, width))
+        blocks = [TransformerBlock(width, heads) for _ in range(depth)]
+        self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes or 1)
         self._init()

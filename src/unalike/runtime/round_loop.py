@@ -176,6 +176,7 @@ def run(
     check_keywords(
         "ua.run", unknown, [n for n in signature(run).parameters if n != "unknown"], fields_of(Work)
     )
+
     # Everything that can be checked without data is checked first: reading data may take minutes.
     request = ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds)
     method = named_plan(spec)
@@ -203,6 +204,8 @@ def run(
         metrics=metrics,
         record=record,
     )
+
+    # Warned before training, and not at its end, when it is too late to begin otherwise.
     for note in run_config.warnings:
         warn(note)
     note_drawn_weights(model, start, out)
@@ -408,6 +411,7 @@ def _opened(
 def _stages(backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, StageBackend]]:
     """The stages of the plan with their step numbers. Client queries between them are asked on the way."""
     run_config = backend.run_config
+    # A plan yields its first step before anything is noted: it may refuse its inputs.
     steps = steps_of(run_config.plan, run_config.plan_inputs)
     step = next(steps, None)
     index = 0
@@ -427,6 +431,7 @@ def _stages(backend: Backend, recorder: RunRecorder) -> Iterator[tuple[int, Stag
             if recorder.ended:
                 _note_undone_steps(step, steps, outcome, recorder)
                 break
+        # What follows depends on the outcome. Worker processes follow the same plan and are told of it, too.
         backend.end_step(outcome)
         step = next_step(steps, outcome)
         index += 1

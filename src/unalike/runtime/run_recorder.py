@@ -87,7 +87,7 @@ class Checkpoints:
         return answers
 
     def _step(self, index: int) -> StateDict | None:
-        """What the checkpoint holds of a step of the plan."""
+        """The part of the checkpoint about a step of the plan; None where it has none."""
         if self._saved is None:
             return None
         tensors, facts = self._saved

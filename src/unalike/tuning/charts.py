@@ -14,7 +14,7 @@ from unalike.tuning.trials import Trials
 from unalike.tuning.tunable import LOCAL_RATE, Tunable, Value
 
 LOCAL_RATE_TITLE = "local learning rate"
-APART = 0.012
+METHOD_DISTANCE = 0.012
 """Distance between the intervals of two methods, so that none hides another."""
 
 
@@ -23,34 +23,35 @@ def slopes(
 ) -> Figure:
     """One line per method from its score before tuning to that after it, with 95 % intervals as far as scores are possible."""
     marks: list[AnyMark] = []
+    middle = (len(ranked) - 1) / 2
     for i, one in enumerate(ranked):
-        look, shift = looks[one.method], APART * (i - (len(ranked) - 1) / 2)
-        ends, x = (one.before, one.after), [shift, 1 + shift]
+        # The intervals of the methods lie side by side.
+        shift = METHOD_DISTANCE * (i - middle)
+        look = looks[one.method]
+        ends = (one.before, one.after)
+        x = [shift, 1 + shift]
         y = [scale * end.mean for end in ends]
         low = [scale * max(end.low, metric.low) for end in ends]
         high = [scale * min(end.high, metric.high) for end in ends]
-        marks += [
-            Line(look=look, label=one.method, x=x, y=y, markers=False, width=2.5),
-            Points(look=look, label=one.method, x=x, y=y, low=low, high=high, along="y", size=10),
-        ]
-    return plot(
-        marks,
-        Axis(ticks={0: "as given", 1: "tuned"}, limits=(-0.18, 1.18)),
-        Axis(title),
-        height=460,
-    )
+        line = Line(look=look, label=one.method, x=x, y=y, markers=False, width=2.5)
+        points = Points(
+            look=look, label=one.method, x=x, y=y, low=low, high=high, along="y", size=10
+        )
+        marks += [line, points]
+    x_axis = Axis(ticks={0: "as given", 1: "tuned"}, limits=(-0.18, 1.18))
+    return plot(marks, x_axis, Axis(title), height=460)
 
 
 def best_so_far(trials: Trials, sign: int, title: str, looks: Looks, scale: float) -> Figure:
     """The best validation score among the first trials of each method."""
     marks = []
     for label, of_method in trials.items():
-        best, line = math.nan, []
+        best = math.nan
+        line = []
         for trial in of_method:
             if trial.end == FINISHED and trial.score is not None:
-                best = (
-                    trial.score if math.isnan(best) else sign * max(sign * best, sign * trial.score)
-                )
+                is_better = math.isnan(best) or sign * trial.score > sign * best
+                best = trial.score if is_better else best
             line.append(scale * best)
         numbers = [trial.number + 1 for trial in of_method]
         marks.append(Line(look=looks[label], label=label, x=numbers, y=line, step="x"))
@@ -66,28 +67,32 @@ def by_value(
     scale: float,
 ) -> Figure:
     """The score of each trial by the value of one hyperparameter; hollow if the trial was stopped early."""
-    marks, log, choices = [], False, dict[str, float]()
+    marks = []
+    is_log = False
+    choices: dict[str, float] = {}
     for label, of_method in trials.items():
         space = methods[label].spaces.get(name)
         shown = [trial for trial in of_method if trial.score is not None and name in trial.values]
         if space is None or not shown:
             continue
-        log |= isinstance(space, LogRange)
-        marks.append(
-            Points(
-                look=looks[label],
-                label=label,
-                x=[_place(trial.values[name], choices) for trial in shown],
-                y=_scores(shown, scale),
-                hollow=_stopped(shown),
-                texts=[
-                    f"trial {trial.number}, {trial.end} after {plural(trial.rounds, 'round')}"
-                    for trial in shown
-                ],
-            )
+        is_log |= isinstance(space, LogRange)
+        texts = []
+        for trial in shown:
+            rounds = plural(trial.rounds, "round")
+            texts.append(f"trial {trial.number}, {trial.end} after {rounds}")
+        points = Points(
+            look=looks[label],
+            label=label,
+            x=[_place(trial.values[name], choices) for trial in shown],
+            y=_scores(shown, scale),
+            hollow=_stopped(shown),
+            texts=texts,
         )
+        marks.append(points)
+    # Choices have names on the axis in place of numbers.
     ticks = {place: choice for choice, place in choices.items()} or None
-    x = Axis(LOCAL_RATE_TITLE if name == LOCAL_RATE else name, ticks, log=log, form=".3g")
+    axis_title = LOCAL_RATE_TITLE if name == LOCAL_RATE else name
+    x = Axis(axis_title, ticks, log=is_log, form=".3g")
     return plot(marks, x, Axis(title), height=400)
 
 
@@ -104,26 +109,23 @@ def spreads(trials: Trials, title: str, looks: Looks, scale: float) -> Figure:
     for row, (label, of_method) in enumerate(trials.items()):
         shown = [trial for trial in of_method if trial.score is not None]
         first = [trial for trial in shown if trial.number == 0]
-        texts = [f"trial {trial.number}, {trial.end}" for trial in shown]
-        ring = plain(looks[label].color)
-        marks += [
-            Points(
-                look=looks[label],
-                label=label,
-                x=_scores(shown, scale),
-                y=[row] * len(shown),
-                hollow=_stopped(shown),
-                texts=texts,
-                size=10,
-            ),
-            Points(
-                look=ring,
-                x=_scores(first, scale),
-                y=[row] * len(first),
-                hollow=[True] * len(first),
-                size=20,
-            ),
-        ]
+        scores = Points(
+            look=looks[label],
+            label=label,
+            x=_scores(shown, scale),
+            y=[row] * len(shown),
+            hollow=_stopped(shown),
+            texts=[f"trial {trial.number}, {trial.end}" for trial in shown],
+            size=10,
+        )
+        ring = Points(
+            look=plain(looks[label].color),
+            x=_scores(first, scale),
+            y=[row] * len(first),
+            hollow=[True] * len(first),
+            size=20,
+        )
+        marks += [scores, ring]
     return rows_plot(list(trials), marks, Axis(title), 62)
 
 

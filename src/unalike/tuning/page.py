@@ -24,7 +24,7 @@ Item = tuple[str, Sequence[Trial]]
 def render(tuning: Tuning) -> str:
     """Render the page as one HTML document. The same tuning gives the same text."""
     answer, *others = tuning.findings
-    trials = [trial for own in tuning.trials.values() for trial in own]
+    trials = [trial for of_method in tuning.trials.values() for trial in of_method]
     return fill(
         "tuning.html.j2",
         title=f"Tuned methods on {tuning.name}",
@@ -51,10 +51,9 @@ def render(tuning: Tuning) -> str:
 def panels(tuning: Tuning) -> dict[str, Panel | None]:
     """The panels of the page by kind of figure; None where there is nothing to draw."""
     looks = _looks(tuning)
-    score, validated = (
-        f"{tuning.metric.word}{where}{tuning.metric.axis_unit}"
-        for where in ("", " on validation samples")
-    )
+    metric = tuning.metric
+    score = f"{metric.word}{metric.axis_unit}"
+    validated = f"{metric.word} on validation samples{metric.axis_unit}"
     after = tuning.after.content()
     return {
         "ranking": _ranking_panel(tuning, score, looks),
@@ -72,8 +71,9 @@ def _ranking_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
         for one in tuning.ranking
     )
     caption = (
-        f"{wording.capital(score)} on test samples that no trial saw, mean over seeds on which nothing was tuned; bars: 95 % "
-        "intervals. Left: values as given, right: values of the best trial. Lines that cross are methods that change places."
+        f"{wording.capital(score)} on test samples that no trial saw, mean over seeds on "
+        "which nothing was tuned; bars: 95 % intervals. Left: values as given, right: "
+        "values of the best trial. Lines that cross are methods that change places."
     )
     return Panel(
         "ranking", caption, [View("Ranking", figure, f"Ranking: {alt}.")], list(looks.items())
@@ -93,61 +93,62 @@ def _spread_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
     figure = charts.spreads(tuning.trials, score, looks, tuning.metric.scale)
     alt = f"{score} of every trial of {wording.listing(tuning.methods)}."
     caption = (
-        "Scores of all trials, on validation samples. Hollow: stopped early, with the score until then. Ring: the values that "
-        "the method was given with. The wider the spread, the more the method needs tuning."
+        "Scores of all trials, on validation samples. Hollow: stopped early, with the "
+        "score until then. Ring: the values that the method was given with. The wider the "
+        "spread, the more the method needs tuning."
     )
     return Panel("spread", caption, [View("Spread", figure, alt)], [])
 
 
 def _value_panel(tuning: Tuning, score: str, looks: dict[str, Look]) -> Panel:
     names = dict.fromkeys(name for one in tuning.methods.values() for name in one.spaces)
-    views = [
-        View(
-            wording.capital(charts.LOCAL_RATE_TITLE) if name == LOCAL_RATE else name,
-            charts.by_value(name, tuning.methods, tuning.trials, score, looks, tuning.metric.scale),
-            f"{wording.capital(score)} of the trials by {name}.",
+    views = []
+    for name in names:
+        title = wording.capital(charts.LOCAL_RATE_TITLE) if name == LOCAL_RATE else name
+        figure = charts.by_value(
+            name, tuning.methods, tuning.trials, score, looks, tuning.metric.scale
         )
-        for name in names
-    ]
+        views.append(View(title, figure, f"{wording.capital(score)} of the trials by {name}."))
     caption = "One marker per trial. Hollow: stopped early, with the score until then. Diverged trials have no score."
     return Panel("values", caption, views, list(looks.items()))
 
 
 def _budget(tuning: Tuning) -> str:
-    limit = tuning.budget.seconds
-    less = "" if limit is None else f", or fewer once they have taken {wording.duration(limit)}"
+    """The budget of the search and the samples it was scored on, in sentences."""
+    trials = wording.plural(tuning.budget.trials, "trial")
+    rounds = wording.plural(tuning.rounds, "round")
+    less = ""
+    if tuning.budget.seconds is not None:
+        less = f", or fewer once they have taken {wording.duration(tuning.budget.seconds)}"
+    seeds = wording.listing(map(str, tuning.after.rounds["seed"].unique()))
     return (
-        f"Each method had {wording.plural(tuning.budget.trials, 'trial')} of up to {wording.plural(tuning.rounds, 'round')}{less}. "
-        f"The first trial has the values that the method was given with. Trials train under seed {tuning.seed} and are scored on "
-        "validation samples by "
-        f"{tuning.metric.word}. The comparison uses the seeds {wording.listing(map(str, tuning.after.rounds['seed'].unique()))}."
+        f"Each method had {trials} of up to {rounds}{less}. The first trial has the values "
+        f"that the method was given with. Trials train under seed {tuning.seed} and are "
+        f"scored on validation samples by {tuning.metric.word}. The comparison uses the "
+        f"seeds {seeds}."
     )
 
 
 def _trials(tuning: Tuning) -> Table:
+    """What the search cost, by method."""
+
     def count(end: str) -> Callable[[Item], int]:
         return lambda item: sum(trial.end == end for trial in item[1])
 
-    def saved(item: Item) -> int:
-        return sum(tuning.rounds - trial.rounds for trial in item[1] if trial.end == PRUNED)
-
-    def saved_text(item: Item) -> TableCell:
-        share = saved(item) / max(1, len(item[1]) * tuning.rounds)
-        return TableCell(f"{saved(item)} ({wording.share(share)})", saved(item))
+    def rounds_saved(item: Item) -> TableCell:
+        _, trials = item
+        saved = sum(tuning.rounds - trial.rounds for trial in trials if trial.end == PRUNED)
+        share = saved / max(1, len(trials) * tuning.rounds)
+        return TableCell(f"{saved} ({wording.share(share)})", saved)
 
     columns = [
         words("Method", lambda item: item[0], _looks(tuning)),
         number("Trials", lambda item: len(item[1])),
-        *(
-            number(title, count(end))
-            for title, end in (
-                ("Finished", FINISHED),
-                ("Stopped early", PRUNED),
-                ("Diverged", DIVERGED),
-            )
-        ),
+        number("Finished", count(FINISHED)),
+        number("Stopped early", count(PRUNED)),
+        number("Diverged", count(DIVERGED)),
         number("Rounds", lambda item: sum(trial.rounds for trial in item[1])),
-        TableColumn("Rounds saved", saved_text),
+        TableColumn("Rounds saved", rounds_saved),
         number("Time", lambda item: sum(trial.seconds for trial in item[1]), wording.duration),
     ]
     return Table.of("What the search cost", columns, tuning.trials.items())
@@ -156,36 +157,42 @@ def _trials(tuning: Tuning) -> Table:
 def _sensitivity(tuning: Tuning) -> Table:
     """The spread of the scores of each method: its sensitivity to its values."""
     metric = tuning.metric
+    distance = _near(tuning)
 
     def scores(item: Item) -> list[float]:
-        found = [trial.score for trial in item[1] if trial.score is not None]
-        return sorted(found, key=lambda score: -metric.sign * score)
-
-    def score(item: Item, place: int) -> float:
-        return scores(item)[place] if scores(item) else math.nan
+        """The scores of a method's trials, best first."""
+        values = [trial.score for trial in item[1] if trial.score is not None]
+        return sorted(values, key=lambda score: -metric.sign * score)
 
     def best(item: Item) -> float | None:
-        found = best_of(item[1], metric.sign)
-        return None if found is None else found.score
+        trial = best_of(item[1], metric.sign)
+        return None if trial is None else trial.score
+
+    def as_given(item: Item) -> float | None:
+        return next((trial.score for trial in item[1] if trial.number == 0), None)
+
+    def median(item: Item) -> float:
+        values = scores(item)
+        return values[len(values) // 2] if values else math.nan
+
+    def worst(item: Item) -> float:
+        values = scores(item)
+        return values[-1] if values else math.nan
 
     def near(item: Item) -> TableCell:
         top = best(item)
-        close = [
-            score for score in scores(item) if top is not None and abs(score - top) <= _near(tuning)
-        ]
-        return TableCell(f"{len(close)} of {len(item[1])}", len(close))
+        close = 0
+        if top is not None:
+            close = sum(abs(score - top) <= distance for score in scores(item))
+        return TableCell(f"{close} of {len(item[1])}", close)
 
     columns = [
         words("Method", lambda item: item[0], _looks(tuning)),
         number("Best", best, metric.text),
-        number(
-            "As given",
-            lambda item: next((t.score for t in item[1] if t.number == 0), None),
-            metric.text,
-        ),
-        number("Median", lambda item: score(item, len(scores(item)) // 2), metric.text),
-        number("Worst", lambda item: score(item, -1), metric.text),
-        TableColumn(f"Trials within {metric.text(_near(tuning))} of the best", near),
+        number("As given", as_given, metric.text),
+        number("Median", median, metric.text),
+        number("Worst", worst, metric.text),
+        TableColumn(f"Trials within {metric.text(distance)} of the best", near),
     ]
     return Table.of("Scores of the trials on validation samples", columns, tuning.trials.items())
 
@@ -194,8 +201,9 @@ def _near(tuning: Tuning) -> float:
     """Two points of a bounded metric, 2 % of the best score of others."""
     if tuning.metric.bounded:
         return 0.02
-    bests = [best_of(own, tuning.metric.sign) for own in tuning.trials.values()]
-    return 0.02 * max((abs(best.score or 0.0) for best in bests if best), default=0.0)
+    bests = [best_of(trials, tuning.metric.sign) for trials in tuning.trials.values()]
+    sizes = [abs(best.score or 0.0) for best in bests if best is not None]
+    return 0.02 * max(sizes, default=0.0)
 
 
 def _looks(tuning: Tuning) -> dict[str, Look]:

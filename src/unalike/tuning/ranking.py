@@ -59,47 +59,60 @@ def ranking(
     `before` and `after` are scores by (method, seed) with the values as given and as chosen; `sign` is +1 if more is better, -1
     if less is.
     """
-    scores = [{name: _of_method(table, name) for name in methods} for table in (before, after)]
-    ranks = [
-        _ranks({n: own for n, own in table.items() if n not in references}, sign)
-        for table in scores
-    ]
-    found = []
+    old_scores = {name: _of_method(before, name) for name in methods}
+    new_scores = {name: _of_method(after, name) for name in methods}
+    candidates = [name for name in methods if name not in references]
+    old_ranks = _ranks({name: old_scores[name] for name in candidates}, sign)
+    new_ranks = _ranks({name: new_scores[name] for name in candidates}, sign)
+    # The gain is that of the same seeds, which both comparisons have unless a run of one failed.
+    rows = []
     for name in methods:
-        old, new = scores[0][name], scores[1][name]
-        shared = [seed for seed in new if seed in old]
-        gain = Score.of([sign * (new[seed] - old[seed]) for seed in shared])
-        found.append(
-            Ranked(
-                name,
-                Score.of(list(old.values())),
-                Score.of(list(new.values())),
-                gain,
-                ranks[0].get(name),
-                ranks[1].get(name),
-            )
+        old = old_scores[name]
+        new = new_scores[name]
+        gains = [sign * (new[seed] - old[seed]) for seed in new if seed in old]
+        row = Ranked(
+            method=name,
+            before=Score.of(list(old.values())),
+            after=Score.of(list(new.values())),
+            gain=Score.of(gains),
+            rank_before=old_ranks.get(name),
+            rank_after=new_ranks.get(name),
         )
-    return sorted(found, key=lambda one: one.rank_after or len(methods) + 1)
+        rows.append(row)
+    return sorted(rows, key=lambda one: one.rank_after or len(methods) + 1)
 
 
 def swapped(ranked: Sequence[Ranked]) -> list[tuple[str, str]]:
     """The pairs of methods of which the one that was ahead before tuning is behind after it."""
-    known = [one for one in ranked if one.rank_before is not None and one.rank_after is not None]
-    return [
-        (a.method, b.method)
-        for a, b in combinations(known, 2)
-        if ((a.rank_before or 0) - (b.rank_before or 0))
-        * ((a.rank_after or 0) - (b.rank_after or 0))
-        < 0
+    ranked_twice = [
+        one for one in ranked if one.rank_before is not None and one.rank_after is not None
     ]
+    pairs = []
+    for a, b in combinations(ranked_twice, 2):
+        ahead_before = (a.rank_before or 0) - (b.rank_before or 0)
+        ahead_after = (a.rank_after or 0) - (b.rank_after or 0)
+        if ahead_before * ahead_after < 0:
+            pairs.append((a.method, b.method))
+    return pairs
 
 
 def _of_method(scores: pd.Series, method: str) -> dict[int, float]:
     """Seed -> score."""
-    own = scores[scores.index.get_level_values("method") == method].droplevel("method")
-    return dict(zip(map(int, own.index.tolist()), map(float, own.tolist()), strict=True))
+    is_method = scores.index.get_level_values("method") == method
+    of_method = scores[is_method].droplevel("method")
+    seeds = [int(seed) for seed in of_method.index.tolist()]
+    values = [float(value) for value in of_method.tolist()]
+    return dict(zip(seeds, values, strict=True))
 
 
 def _ranks(scores: Mapping[str, Mapping[int, float]], sign: int) -> dict[str, int]:
-    means = {name: sign * sum(own.values()) / len(own) for name, own in scores.items() if own}
-    return {name: 1 + sum(other > mean for other in means.values()) for name, mean in means.items()}
+    """The rank of each method that has a score, 1 for the best mean."""
+    means = {}
+    for name, by_seed in scores.items():
+        if by_seed:
+            means[name] = sign * sum(by_seed.values()) / len(by_seed)
+    ranks = {}
+    for name, mean in means.items():
+        better = [other for other in means.values() if other > mean]
+        ranks[name] = 1 + len(better)
+    return ranks

@@ -22,9 +22,9 @@ Spaces = Mapping[str, SearchSpace]
 
 RANDOM_TRIALS = 8
 """The first trials draw values at random, before the sampler learns from them."""
-LEAST_FINISHED = 3
+MIN_FINISHED_TRIALS = 3
 """No trial is pruned before so many have finished."""
-WARM_UP = 0.2
+WARM_UP_SHARE = 0.2
 """The share of the rounds in which no trial is pruned."""
 
 
@@ -33,25 +33,29 @@ def require_optuna() -> None:
     require_extra("tune", "optuna", what="tuning")
 
 
-def next_values(spaces: Spaces, done: Sequence[Trial], number: int, sign: int, seed: int) -> Values:
+def next_values(
+    spaces: Spaces, ended: Sequence[Trial], number: int, sign: int, seed: int
+) -> Values:
     """The values of trial `number`.
 
-    `spaces`: hyperparameter -> search space. `done` are the trials of the same method that have ended. `sign` is +1 if a higher
+    `spaces`: hyperparameter -> search space. `ended` are the trials of the same method that have ended. `sign` is +1 if a higher
     score is better, -1 if a lower one is.
     """
-    study = _study(spaces, done, sign, seed, number)
-    return dict(study.ask({name: _distribution(space) for name, space in spaces.items()}).params)
+    study = _study(spaces, ended, sign, seed, number)
+    distributions = {name: _distribution(space) for name, space in spaces.items()}
+    return dict(study.ask(distributions).params)
 
 
 class Pruner:
     """Ends a trial whose best score so far is below the median of the finished trials at that round."""
 
-    def __init__(self, done: Sequence[Trial], sign: int, rounds: int):
+    def __init__(self, ended: Sequence[Trial], sign: int, rounds: int):
         import optuna
 
         self.sign = sign
-        rule = optuna.pruners.MedianPruner(LEAST_FINISHED, max(1, round(WARM_UP * rounds)))
-        self.trial = _study({}, done, sign, 0, 0, pruner=rule).ask()
+        warm_up = max(1, round(WARM_UP_SHARE * rounds))
+        rule = optuna.pruners.MedianPruner(MIN_FINISHED_TRIALS, warm_up)
+        self.trial = _study({}, ended, sign, 0, 0, pruner=rule).ask()
 
     def hopeless(self, round: int, score: float) -> bool:
         """Whether the trial with this score after this round is to be stopped."""
@@ -60,7 +64,7 @@ class Pruner:
 
 
 def _study(
-    spaces: Spaces, done: Sequence[Trial], sign: int, seed: int, number: int, pruner: Any = None
+    spaces: Spaces, ended: Sequence[Trial], sign: int, seed: int, number: int, pruner: Any = None
 ) -> optuna.Study:
     import optuna
 
@@ -70,7 +74,7 @@ def _study(
     study = optuna.create_study(
         direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner()
     )
-    study.add_trials([_frozen_trial(trial, spaces, sign) for trial in done])
+    study.add_trials([_frozen_trial(trial, spaces, sign) for trial in ended])
     return study
 
 
@@ -81,21 +85,26 @@ def _frozen_trial(trial: Trial, spaces: Spaces, sign: int) -> optuna.trial.Froze
     """
     import optuna
 
-    state = optuna.trial.TrialState
     inside = {
         name: value
         for name, value in trial.values.items()
         if name in spaces and value in spaces[name]
     }
-    finished = trial.end == FINISHED and trial.score is not None
+    # Optuna maximizes, so that lower-is-better scores change their sign.
+    state = optuna.trial.TrialState.PRUNED
+    value = None
+    if trial.end == FINISHED and trial.score is not None:
+        state = optuna.trial.TrialState.COMPLETE
+        value = sign * trial.score
+    intermediate = {}
+    if trial.end in (FINISHED, PRUNED):
+        intermediate = {number: sign * score for number, score in trial.scores}
     return optuna.trial.create_trial(
-        state=state.COMPLETE if finished else state.PRUNED,
-        value=sign * trial.score if finished and trial.score is not None else None,
+        state=state,
+        value=value,
         params=inside,
         distributions={name: _distribution(spaces[name]) for name in inside},
-        intermediate_values={
-            r: sign * s for r, s in trial.scores if trial.end in (FINISHED, PRUNED)
-        },
+        intermediate_values=intermediate,
     )
 
 

@@ -38,7 +38,8 @@ class _Watch:
     pruned: bool = False
 
     def __call__(self, history: History) -> bool:
-        self.rounds_done, score = int(history.last["round"]), self.objective.of_round(history)
+        self.rounds_done = int(history.last["round"])
+        score = self.objective.of_round(history)
         if not math.isfinite(score):
             return False
         self.scores.append((self.rounds_done, score))
@@ -86,60 +87,67 @@ class TrialRunner:
             }
         )
 
-    def values(self, label: str, number: int, done: Sequence[Trial]) -> Values:
+    def values(self, label: str, number: int, ended: Sequence[Trial]) -> Values:
         """The values of a trial: those that the method was given with for trial 0, else those that the sampler chooses."""
         start = self.methods[label]
-        return (
-            start.values
-            if number == 0
-            else next_values(start.spaces, done, number, self.sign, self.seed)
-        )
+        if number == 0:
+            return start.values
+        return next_values(start.spaces, ended, number, self.sign, self.seed)
 
-    def run(self, label: str, number: int, done: Sequence[Trial]) -> Trial:
+    def run(self, label: str, number: int, ended: Sequence[Trial]) -> Trial:
         """Run a trial of a method.
 
         Args:
             label: the method.
             number: the number of the trial.
-            done: the trials of the method that have ended.
+            ended: the trials of the method that have ended.
         """
         started = time.perf_counter()
-        values = self.values(label, number, done)
+        values = self.values(label, number, ended)
         run_config = self.run_config(self.methods[label].with_values(values))
         rounds = run_config.options.rounds
-        watch = _Watch(
-            self.objective,
-            rounds,
-            Pruner(done, self.sign, rounds) if self.prune and number else None,
-        )
+        # Trial 0 is never stopped early: it says what the given values are worth.
+        pruner = Pruner(ended, self.sign, rounds) if self.prune and number else None
+        watch = _Watch(self.objective, rounds, pruner)
+
         score: float | None = None
         with suppress(Diverged):
             history = execute(run_config, stop=watch).history
-            score = watch.scores[-1][1] if watch.pruned else self._score(run_config, history, label)
-        end: End = PRUNED if watch.pruned else DIVERGED if score is None else FINISHED
+            if watch.pruned:
+                score = watch.scores[-1][1]
+            else:
+                score = self._score(run_config, history, label)
+        end: End = FINISHED
+        if watch.pruned:
+            end = PRUNED
+        elif score is None:
+            end = DIVERGED
         return Trial(
-            number,
-            values,
-            watch.scores,
-            score,
-            end,
-            watch.rounds_done,
-            time.perf_counter() - started,
+            number=number,
+            values=values,
+            scores=watch.scores,
+            score=score,
+            end=end,
+            rounds=watch.rounds_done,
+            seconds=time.perf_counter() - started,
         )
 
     def _score(self, run_config: RunConfig, history: History, label: str) -> float | None:
         """The score of a whole run, as the report computes it; None if it has none, as a run whose loss is not finite."""
-        clients = last_rounds(history, run_config.population.names)
-        found = self.objective.of_runs(
-            labelled(history.rounds, label, 0), labelled(clients, label, 0), history.columns
-        )
-        return float(found.iloc[0]) if len(found) and math.isfinite(found.iloc[0]) else None
+        clients = labelled(last_rounds(history, run_config.population.names), label, 0)
+        rounds = labelled(history.rounds, label, 0)
+        scores = self.objective.of_runs(rounds, clients, history.columns)
+        if not len(scores) or not math.isfinite(scores.iloc[0]):
+            return None
+        return float(scores.iloc[0])
 
 
 def in_one_process(training: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a run that goes beside others: no further processes, unless an executor was chosen."""
-    chosen = training.get("executor", "auto")
-    return {**training, "executor": IN_ONE_PROCESS if chosen == "auto" else chosen}
+    executor = training.get("executor", "auto")
+    if executor == "auto":
+        executor = IN_ONE_PROCESS
+    return {**training, "executor": executor}
 
 
 def threads_of(jobs: int) -> int:
@@ -151,7 +159,7 @@ def on_validation(population: Population) -> Population:
     """The clients with their validation samples in the place of test samples. Raises `UnalikeError` if there are none."""
     if not len(population.val.values):
         raise UnalikeError(
-            "tuning scores validation samples and the clients have none; give val=0.2 with data=, ua.partition(..., val=0.2), "
-            "--val 0.2 or ClientData(val=...)"
+            "tuning scores validation samples and the clients have none; give val=0.2 "
+            "with data=, ua.partition(..., val=0.2), --val 0.2 or ClientData(val=...)"
         )
     return replace(population, test=population.val)

@@ -34,7 +34,7 @@ class _Progress:
     """The trials that have ended, and those that run."""
 
     budget: TrialBudget
-    done: Trials
+    ended: Trials
     running: dict[Future[Trial], tuple[str, int]] = field(default_factory=dict)
 
     def next(self) -> tuple[str, int] | None:
@@ -42,21 +42,22 @@ class _Progress:
 
         The next method is the one with the fewest trials among those with budget left.
         """
-        begun = {label: self._begun(label) for label in self.done}
-        left = [
-            label
-            for label, trials in self.done.items()
-            if not self.budget.spent(len(begun[label]), sum(trial.seconds for trial in trials))
-        ]
-        if not left:
+        begun = {label: self._begun(label) for label in self.ended}
+        waiting = []
+        for label, trials in self.ended.items():
+            seconds = sum(trial.seconds for trial in trials)
+            if not self.budget.spent(len(begun[label]), seconds):
+                waiting.append(label)
+        if not waiting:
             return None
-        label = min(left, key=lambda name: len(begun[name]))
-        return label, min({*range(self.budget.trials)} - begun[label])
+        label = min(waiting, key=lambda name: len(begun[name]))
+        return label, min(set(range(self.budget.trials)) - begun[label])
 
     def _begun(self, label: str) -> set[int]:
-        return {trial.number for trial in self.done[label]} | {
-            n for name, n in self.running.values() if name == label
-        }
+        """The numbers of the trials of a method that have ended or run."""
+        ended = {trial.number for trial in self.ended[label]}
+        running = {number for name, number in self.running.values() if name == label}
+        return ended | running
 
 
 def run_trials(
@@ -72,39 +73,40 @@ def run_trials(
         folders = {
             label: folder / f"{slug(label)[:40]}-{runner.key(label)}" for label in runner.methods
         }
-    progress = _Progress(
-        budget, {label: _stored(folders.get(label), budget) for label in runner.methods}
-    )
-    for label, trials in progress.done.items():
+    # What the folder holds is not run again, but told like a trial that ends.
+    stored = {label: _stored(folders.get(label), budget) for label in runner.methods}
+    progress = _Progress(budget, stored)
+    for label, trials in stored.items():
         for trial in trials:
             on_trial(label, trial)
+
     if jobs > 1:
         runner = replace(runner, training=in_one_process(runner.training))
     with _ThisProcess() if jobs == 1 else process_pool(jobs, threads_of(jobs)) as pool:
         while (task := progress.next()) is not None or progress.running:
+            # As many trials as processes; each learns from those that have ended when it begins.
             if task is not None and len(progress.running) < jobs:
                 label, number = task
-                progress.running[
-                    pool.submit(runner.run, label, number, list(progress.done[label]))
-                ] = task
+                future = pool.submit(runner.run, label, number, list(progress.ended[label]))
+                progress.running[future] = task
                 continue
-            for ended in wait(progress.running, return_when=FIRST_COMPLETED).done:
-                label, _ = progress.running.pop(ended)
-                trial = ended.result()
+            for future in wait(progress.running, return_when=FIRST_COMPLETED).done:
+                label, _ = progress.running.pop(future)
+                trial = future.result()
                 if label in folders:
                     trial.save(folders[label])
-                progress.done[label] = sorted(
-                    [*progress.done[label], trial], key=lambda one: one.number
-                )
+                trials = [*progress.ended[label], trial]
+                progress.ended[label] = sorted(trials, key=lambda one: one.number)
                 on_trial(label, trial)
-    return progress.done
+    return progress.ended
 
 
 def _stored(folder: Path | None, budget: TrialBudget) -> list[Trial]:
+    """The trials that a folder holds."""
     if folder is None:
         return []
-    found = (load_trial(folder, number) for number in range(budget.trials))
-    return [trial for trial in found if trial is not None]
+    trials = [load_trial(folder, number) for number in range(budget.trials)]
+    return [trial for trial in trials if trial is not None]
 
 
 class _ThisProcess(Executor):

@@ -34,21 +34,22 @@ class Tunable:
     @property
     def spaces(self) -> dict[str, SearchSpace]:
         """Hyperparameter -> search space: the local learning rate, then what the parts declare."""
-        declared = {
-            f"{owner.name}.{field}": space
-            for owner in _owners(self.plan)
-            for field, space in search_spaces(owner).items()
-        }
-        return {LOCAL_RATE: _learning_rates(self.work)} | declared
+        spaces = {LOCAL_RATE: _learning_rates(self.work)}
+        for owner in _owners(self.plan):
+            for field, space in search_spaces(owner).items():
+                spaces[f"{owner.name}.{field}"] = space
+        return spaces
 
     @property
     def values(self) -> Values:
         """The hyperparameters as they are now."""
         owners = {owner.name: owner for owner in _owners(self.plan)}
-        split = (name.split(".") for name in self.spaces if name != LOCAL_RATE)
-        return {LOCAL_RATE: self.work.lr} | {
-            f"{owner}.{field}": getattr(owners[owner], field) for owner, field in split
-        }
+        values: Values = {LOCAL_RATE: self.work.lr}
+        for name in self.spaces:
+            if name != LOCAL_RATE:
+                owner, field = name.split(".")
+                values[name] = getattr(owners[owner], field)
+        return values
 
     def with_values(self, values: Mapping[str, Value]) -> Tunable:
         """The same with other values of some hyperparameters. Raises `UnalikeError` for a value out of range."""
@@ -70,15 +71,20 @@ def _owners(plan: Plan) -> list[Any]:
     """The parts of a method; of a plan with stages the plan itself, and the parts of the method of its stages."""
     if isinstance(plan, Method):
         return list(plan.parts)
-    return [plan, *method_of(plan).parts] if hasattr(plan, "method") else [plan]
+    if hasattr(plan, "method"):
+        return [plan, *method_of(plan).parts]
+    return [plan]
 
 
 def _changed(plan: Plan, by_owner: Mapping[str, Values]) -> Plan:
+    """The plan with other fields of its parts, by the names of their owners."""
     if isinstance(plan, Method):
-        changed = ((part, by_owner.get(part.name)) for part in plan.parts)
-        return Method(*(replace(part, **own) if own else part for part, own in changed))  # type: ignore[type-var]
-    nested = (
-        {"method": repr(_changed(method_of(plan), by_owner))} if hasattr(plan, "method") else {}
-    )
-    fields = by_owner.get(getattr(plan, "name", ""), {})
-    return replace(plan, **fields, **nested) if fields or nested else plan  # type: ignore[type-var]
+        parts = []
+        for part in plan.parts:
+            fields = by_owner.get(part.name)
+            parts.append(replace(part, **fields) if fields else part)  # type: ignore[type-var]
+        return Method(*parts)
+    changes: dict[str, Any] = dict(by_owner.get(getattr(plan, "name", ""), {}))
+    if hasattr(plan, "method"):
+        changes["method"] = repr(_changed(method_of(plan), by_owner))
+    return replace(plan, **changes) if changes else plan  # type: ignore[type-var]

@@ -29,7 +29,7 @@ from unalike.tuning.tunable import Tunable
 from unalike.tuning.tuning import Tuning, chosen_values
 from unalike.tuning.tuning_score import TuningScore
 
-VAL = 0.2
+VALIDATION_SHARE = 0.2
 """The share of the training samples that trials are scored on unless another one is given."""
 
 
@@ -109,18 +109,25 @@ def tune(
         >>> print(tuning)  # doctest: +SKIP
         >>> tuning.chosen["scaffold"], tuning.after.summary  # doctest: +SKIP
     """
-    own = [name for name in signature(tune).parameters if name != "options"]
-    known = dict.fromkeys(
-        [*own, "proxy", "metrics", "start", "start_partial", *fields_of(RunOptions)]
+    parameters = [name for name in signature(tune).parameters if name != "options"]
+    further = ["proxy", "metrics", "start", "start_partial", *fields_of(RunOptions)]
+    known = list(dict.fromkeys([*parameters, *further]))
+    check_keywords("ua.tune", options, known, fields_of(Work))
+    if val is None and data is not None:
+        val = VALIDATION_SHARE
+    given_clients = ClientsRequest(
+        clients=clients,
+        data=data,
+        data_dir=data_dir,
+        partition=partition,
+        split=split,
+        val=val or 0.0,
+        test=options.pop("test", None),
+        folds=folds,
     )
-    check_keywords("ua.tune", options, list(known), fields_of(Work))
-    share = VAL if val is None and data is not None else val or 0.0
-    request = ClientsRequest(
-        clients, data, data_dir, partition, split, share, options.pop("test", None), folds=folds
-    )
-    asked = TuneRequest(
+    request = TuneRequest(
         methods=labelled_methods(methods),
-        clients=request,
+        clients=given_clients,
         trials=trials,
         rounds=rounds,
         budget_seconds=budget_seconds,
@@ -138,8 +145,8 @@ def tune(
         "smallest_effect": smallest_effect,
         **options,
     }
-    with progress_reporting(progress, asked.most_rounds, "tuning") as callback:
-        return run_tuning(asked, out, callback, **settings)
+    with progress_reporting(progress, request.most_rounds, "tuning") as callback:
+        return run_tuning(request, out, callback, **settings)
 
 
 @dataclass(frozen=True)
@@ -152,17 +159,21 @@ class TuneRequest(TuningOptions, RoundOptions):
 
     def __post_init__(self) -> None:
         require_optuna()
-        _ = self.goal
-        if private := [label for label, method in self.methods.items() if plan_of(method).privacy]:
+        _ = self.goal  # refuses an unknown objective
+        private = [label for label, method in self.methods.items() if plan_of(method).privacy]
+        if private:
             raise UnalikeError(
-                f"{', '.join(private)}: trials are chosen by the clients' validation samples, which epsilon does not cover; tune "
-                "the method without its privacy on public data, and give the values that were found"
+                f"{', '.join(private)}: trials are chosen by the clients' "
+                "validation samples, which epsilon does not cover; tune the method "
+                "without its privacy on public data, and give the values that were "
+                "found"
             )
         check_whole(1, trials=self.trials, rounds=self.rounds, seeds=self.seeds, jobs=self.jobs)
         check_whole(0, seed=self.seed)
         if self.budget_seconds is not None and not self.budget_seconds > 0:
             raise UnalikeError(
-                f"found budget_seconds={self.budget_seconds!r}, expected a number of seconds above 0"
+                f"found budget_seconds={self.budget_seconds!r}, expected a number "
+                "of seconds above 0"
             )
 
     @cached_property
@@ -176,7 +187,7 @@ class TuneRequest(TuningOptions, RoundOptions):
 
 
 def run_tuning(
-    asked: TuneRequest,
+    request: TuneRequest,
     out: str | Path | None,
     progress: ProgressCallback,
     *,
@@ -188,44 +199,47 @@ def run_tuning(
     """Tune as `tune` does. `source`: the command-line flags of the data; `command`: the command that repeats the tuning."""
     folder = None if out is None else Path(out)
     settings |= {
-        "metric": asked.goal.metrics(_listed(settings.get("metric", ()))),
+        "metric": request.goal.metrics(_listed(settings.get("metric", ()))),
         "source": source,
     }
-    given = {
-        label: Tunable(plan_of(method), work or Work()) for label, method in asked.methods.items()
+    methods = {
+        label: Tunable(plan_of(method), work or Work()) for label, method in request.methods.items()
     }
-    before = _comparison(asked, given, command, settings)
+    before = _comparison(request, methods, command, settings)
     runner = TrialRunner(
-        given,
-        _clients(asked, settings),
-        asked.goal,
-        asked.seed,
-        _training(asked, settings),
-        asked.prune,
+        methods=methods,
+        clients=_clients(request, settings),
+        objective=request.goal,
+        seed=request.seed,
+        training=_training(request, settings),
+        prune=request.prune,
     )
-    # before the trials: an error of the comparison then costs little
-    as_given = before.run(folder and folder / "before", _named(progress, "before"), asked.jobs)
+
+    # The comparison comes before the trials: an error of it then costs little.
+    as_given = before.run(folder and folder / "before", _named(progress, "before"), request.jobs)
 
     def on_trial(label: str, trial: Trial) -> None:
-        progress({"round": asked.rounds}, f"{label}, trial {trial.number}")
+        progress({"round": request.rounds}, f"{label}, trial {trial.number}")
 
-    budget = TrialBudget(asked.trials, asked.budget_seconds)
-    trials = run_trials(runner, budget, folder and folder / "trials", asked.jobs, on_trial)
-    chosen = {
-        label: one.with_values(chosen_values(one, trials[label], runner.sign))
-        for label, one in given.items()
-    }
-    after = _comparison(asked, chosen, command, settings)
+    budget = TrialBudget(request.trials, request.budget_seconds)
+    trials = run_trials(runner, budget, folder and folder / "trials", request.jobs, on_trial)
+
+    # The same comparison with the values of each method's best trial.
+    tuned = {}
+    for label, method in methods.items():
+        tuned[label] = method.with_values(chosen_values(method, trials[label], runner.sign))
+    after = _comparison(request, tuned, command, settings)
+    as_tuned = after.run(folder and folder / "after", _named(progress, "after"), request.jobs)
     tuning = Tuning(
         name=as_given.name,
-        methods=given,
+        methods=methods,
         trials=trials,
-        objective=asked.goal,
+        objective=request.goal,
         budget=budget,
-        rounds=asked.rounds,
-        seed=asked.seed,
+        rounds=request.rounds,
+        seed=request.seed,
         before=as_given,
-        after=after.run(folder and folder / "after", _named(progress, "after"), asked.jobs),
+        after=as_tuned,
         command=command,
     )
     if folder is not None:
@@ -234,41 +248,37 @@ def run_tuning(
 
 
 def _comparison(
-    asked: TuneRequest, methods: Mapping[str, Tunable], command: str, settings: Mapping[str, Any]
+    request: TuneRequest, methods: Mapping[str, Tunable], command: str, settings: Mapping[str, Any]
 ) -> FreshComparison:
     """The comparison of the methods with these values, under fresh seeds, tested on samples that no trial saw."""
-    as_typed = {
-        label: method
-        for label, method in asked.methods.items()
-        if plan_of(method) == methods[label].plan
-    }
+    # A method whose values did not change is compared as it was typed.
+    compared: dict[str, object] = {}
+    for label, tunable in methods.items():
+        typed = request.methods[label]
+        compared[label] = typed if plan_of(typed) == tunable.plan else tunable.plan
     return FreshComparison(
-        methods={label: as_typed.get(label, one.plan) for label, one in methods.items()},
-        works={label: one.work for label, one in methods.items()},
-        clients=replace(asked.clients, tests_of=asked.seed),
-        seeds=[asked.seed + 1 + i for i in range(asked.seeds)],  # on which nothing was tuned
-        settings={**settings, "rounds": asked.rounds},
+        methods=compared,
+        works={label: tunable.work for label, tunable in methods.items()},
+        clients=replace(request.clients, tests_of=request.seed),
+        seeds=[request.seed + 1 + i for i in range(request.seeds)],  # on which nothing was tuned
+        settings={**settings, "rounds": request.rounds},
         command=command or "# part of a tuning: call ua.tune(...) again",
     )
 
 
-def _clients(asked: TuneRequest, settings: Mapping[str, Any]) -> Population:
+def _clients(request: TuneRequest, settings: Mapping[str, Any]) -> Population:
     """The clients of the trials. Samples that are the server's test set in the comparison are at no client."""
-    given = asked.clients.read(
-        needs_test="server" in _listed(settings.get("protocol", ())), compared=True
-    )
-    return on_validation(given.of(asked.seed))
+    needs_test = "server" in _listed(settings.get("protocol", ()))
+    clients = request.clients.read(needs_test, compared=True)
+    return on_validation(clients.of(request.seed))
 
 
-def _training(asked: TuneRequest, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _training(request: TuneRequest, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the runs of trials. No protocol is among them: trials are scored at the clients."""
-    names = {"model", "start", "start_partial", "proxy", "metrics", *fields_of(RunOptions)} - {
-        "seed",
-        "protocol",
-    }
-    return {name: value for name, value in settings.items() if name in names} | {
-        "rounds": asked.rounds
-    }
+    names = {"model", "start", "start_partial", "proxy", "metrics", *fields_of(RunOptions)}
+    names -= {"seed", "protocol"}
+    arguments = {name: value for name, value in settings.items() if name in names}
+    return arguments | {"rounds": request.rounds}
 
 
 def _listed(value: str | Iterable[str]) -> tuple[str, ...]:

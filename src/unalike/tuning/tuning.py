@@ -75,12 +75,14 @@ class Tuning:
     @cached_property
     def ranking(self) -> list[Ranked]:
         """The methods before and after tuning, best after it first."""
-        before, after = (
-            self.objective.of_runs(one.rounds, one.clients, one.columns)
-            for one in (self.before, self.after)
-        )
+        before = self._scores(self.before)
+        after = self._scores(self.after)
         references = [m["label"] for m in self.after.facts.methods if reference(m["spec"])]
         return ranking(before, after, list(self.methods), references, self.metric.sign)
+
+    def _scores(self, comparison: Comparison) -> pd.Series:
+        """The scores of a comparison by (method, seed)."""
+        return self.objective.of_runs(comparison.rounds, comparison.clients, comparison.columns)
 
     @cached_property
     def decision(self) -> Decision:
@@ -93,8 +95,9 @@ class Tuning:
         import pandas as pd
 
         chosen = self.chosen
-        rows = [
-            {
+        rows = []
+        for one in self.ranking:
+            row = {
                 "method": one.method,
                 "values": _values_text(chosen[one.method]),
                 "before": one.before.mean,
@@ -105,25 +108,30 @@ class Tuning:
                 "rank_before": one.rank_before,
                 "rank_after": one.rank_after,
             }
-            for one in self.ranking
-        ]
+            rows.append(row)
         return pd.DataFrame(rows)
 
     def before_and_after(self, looks: Mapping[str, Look] | None = None) -> Table:
         """The methods before and after tuning as a table, for pages, terminals and notebooks."""
-        metric, chosen = self.metric, self.chosen
+        metric = self.metric
+        chosen = self.chosen
+
+        def values_of(one: Ranked) -> str:
+            return _values_text(chosen[one.method])
+
+        def low(one: Ranked) -> float:
+            return one.gain.low
+
+        def high(one: Ranked) -> float:
+            return one.gain.high
+
         columns = [
             words("Method", lambda one: one.method, looks),
-            words("Chosen values", lambda one: _values_text(chosen[one.method])),
+            words("Chosen values", values_of),
             number("As given", lambda one: one.before.mean, metric.text),
             number("Tuned", lambda one: one.after.mean, metric.text),
             number("Gain", lambda one: one.gain.mean, metric.difference),
-            interval(
-                "95 % interval",
-                lambda one: one.gain.low,
-                lambda one: one.gain.high,
-                metric.interval,
-            ),
+            interval("95 % interval", low, high, metric.interval),
             number("Rank as given", lambda one: one.rank_before),
             number("Rank tuned", lambda one: one.rank_after),
         ]
@@ -132,16 +140,17 @@ class Tuning:
     @property
     def notes(self) -> list[str]:
         """Warnings to show above the results."""
-        own = [
+        with_both = [
             m["label"]
             for m in self.after.facts.methods
-            if {"clients", "personal"} <= {*m["protocols"]}
+            if {"clients", "personal"} <= set(m["protocols"])
         ]
         notes = list(dict.fromkeys([*self.before.facts.notes, *self.after.facts.notes]))
-        if own and not self.objective.personal:
+        if with_both and not self.objective.personal:
             notes.append(
-                f"The shared model of {wording.listing(own)} was tuned, as of all methods, and not the personal models; with the "
-                "objective 'personal' these are."
+                f"The shared model of {wording.listing(with_both)} was tuned, as "
+                "of all methods, and not the personal models; with the objective "
+                "'personal' these are."
             )
         return notes
 
@@ -178,6 +187,9 @@ class Tuning:
 
     def to_json(self) -> str:
         """All numbers as JSON text, for other programs."""
+        trials = {}
+        for label, of_method in self.trials.items():
+            trials[label] = [asdict(trial) for trial in of_method]
         content: dict[str, Any] = {
             "name": self.name,
             "objective": self.metric.name,
@@ -186,9 +198,7 @@ class Tuning:
             "seed": self.seed,
             "command": self.command,
             "chosen": self.chosen,
-            "trials": {
-                label: [asdict(trial) for trial in own] for label, own in self.trials.items()
-            },
+            "trials": trials,
             "ranking": json.loads(self.table.to_json(orient="records")),
             "findings": self.findings,
         }
@@ -198,28 +208,34 @@ class Tuning:
         return "\n".join([*self.findings, "", plain(self.before_and_after())])
 
     def __repr__(self) -> str:
-        return f"<Tuning of {', '.join(self.methods)} on {self.name}, {wording.plural(self.budget.trials, 'trial')} each>"
+        methods = ", ".join(self.methods)
+        trials = wording.plural(self.budget.trials, "trial")
+        return f"<Tuning of {methods} on {self.name}, {trials} each>"
 
     def _gains(self) -> str:
-        gained = [one for one in self.ranking if one.gain.low > 0]
-        if not gained:
+        """The methods that are better for their tuning, in a sentence."""
+        better = [one for one in self.ranking if one.gain.low > 0]
+        if not better:
             return "No method is shown to gain by tuning."
-        best = max(one.gain.mean for one in gained)
-        most = self.metric.difference(self.metric.sign * best)
-        first = wording.listing(one.method for one in gained if one.gain.mean == best)
-        few = wording.listing(one.method for one in gained)
-        return f"Tuning helps {few}; it changes {first} most, by {most}."
+        largest = max(one.gain.mean for one in better)
+        first = wording.listing(one.method for one in better if one.gain.mean == largest)
+        names = wording.listing(one.method for one in better)
+        amount = self.metric.difference(self.metric.sign * largest)
+        return f"Tuning helps {names}; it changes {first} most, by {amount}."
 
     def _spent(self) -> str:
-        trials = [trial for own in self.trials.values() for trial in own]
+        """The cost of the trials, in a sentence."""
+        trials = [trial for of_method in self.trials.values() for trial in of_method]
         pruned = [trial for trial in trials if trial.end == PRUNED]
+        diverged = [trial for trial in trials if trial.end == DIVERGED]
         full = len(trials) * self.rounds
         saved = sum(self.rounds - trial.rounds for trial in pruned)
-        share = wording.share(saved / full if full else 0.0)
+        share = saved / full if full else 0.0
         return (
-            f"{wording.plural(len(trials), 'trial')} of up to {wording.plural(self.rounds, 'round')}: "
-            f"{len(pruned)} were stopped early, which saved {saved} of {full} rounds ({share}); "
-            f"{sum(trial.end == DIVERGED for trial in trials)} diverged."
+            f"{wording.plural(len(trials), 'trial')} of up to "
+            f"{wording.plural(self.rounds, 'round')}: {len(pruned)} were stopped "
+            f"early, which saved {saved} of {full} rounds ({wording.share(share)}); "
+            f"{len(diverged)} diverged."
         )
 
 
@@ -231,11 +247,11 @@ def chosen_values(method: Tunable, trials: Sequence[Trial], sign: int) -> Values
 
 def _values_text(values: Mapping[str, Any]) -> str:
     """Hyperparameters as text: `lr=0.0316, proximal.mu=0.012`."""
-    texts = {
-        name: f"{value:.3g}" if isinstance(value, float) else str(value)
-        for name, value in values.items()
-    }
-    return ", ".join(f"{name}={text}" for name, text in texts.items())
+    parts = []
+    for name, value in values.items():
+        text = f"{value:.3g}" if isinstance(value, float) else str(value)
+        parts.append(f"{name}={text}")
+    return ", ".join(parts)
 
 
 def _order(ranked: Sequence[Ranked]) -> str:
@@ -245,18 +261,17 @@ def _order(ranked: Sequence[Ranked]) -> str:
         return (
             "There are no two methods with scores before and after tuning, so there is no ranking."
         )
-    pairs = len(scored) * (len(scored) - 1) // 2
-    before, after = (
-        [
-            one.method
-            for one in scored
-            if getattr(one, rank) == min(getattr(other, rank) for other in scored)
-        ]
-        for rank in ("rank_before", "rank_after")
-    )
+    best_before = min(one.rank_before or 0 for one in scored)
+    best_after = min(one.rank_after or 0 for one in scored)
+    before = [one.method for one in scored if one.rank_before == best_before]
+    after = [one.method for one in scored if one.rank_after == best_after]
     are = "is" if len(before) == 1 else "are"
-    same = "before and after" if before == after else f"before it, {wording.listing(after)} after"
-    first, turned = f"{wording.listing(before)} {are} first {same} it.", len(swapped(scored))
+    when = "before and after"
+    if before != after:
+        when = f"before it, {wording.listing(after)} after"
+    first = f"{wording.listing(before)} {are} first {when} it."
+    turned = len(swapped(scored))
     if not turned:
         return f"Tuning does not change the ranking: {first}"
+    pairs = len(scored) * (len(scored) - 1) // 2
     return f"Tuning turns {turned} of {wording.plural(pairs, 'pair')} of methods round: {first}"

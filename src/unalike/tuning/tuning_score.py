@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from unalike.comparison.comparison import Comparison
 
-PERSONAL, WORST_DECILE = "personal_", "worst_decile_"
+PERSONAL_PREFIX = "personal_"
+WORST_DECILE_PREFIX = "worst_decile_"
 """Prefixes of a metric in the text of a tuning score."""
 
 
@@ -44,21 +45,24 @@ class TuningScore:
 
         Raises `UnalikeError` for anything else.
         """
-        personal, rest = _split_prefix(PERSONAL, text or "")
-        worst, rest = _split_prefix(WORST_DECILE, rest)
+        personal, rest = _split_prefix(PERSONAL_PREFIX, text or "")
+        worst, rest = _split_prefix(WORST_DECILE_PREFIX, rest)
         try:
             if rest:
                 read([rest])
         except UnalikeError as error:
             raise UnalikeError(
-                f"objective={text!r}: {error}; expected a metric such as 'accuracy', or 'worst_decile', 'personal_accuracy', "
+                f"objective={text!r}: {error}; expected a metric such as "
+                "'accuracy', or 'worst_decile', 'personal_accuracy', "
                 "'worst_decile_macro_f1'"
             ) from None
         return cls(text or "", rest, personal, worst)
 
     def metrics(self, others: Sequence[str]) -> tuple[str, ...]:
         """The metrics of the runs by name: that of the objective comes first and therefore decides."""
-        return tuple(dict.fromkeys((self.metric, *others))) if self.metric else tuple(others)
+        if not self.metric:
+            return tuple(others)
+        return tuple(dict.fromkeys((self.metric, *others)))
 
     def judged(self, metric: Metric) -> Metric:
         """The metric that the objective makes of the one that decides: itself, or its mean over the worst tenth."""
@@ -71,49 +75,51 @@ class TuningScore:
             return column.value(history.last)
         import pandas as pd
 
-        return worst_decile(
-            pd.Series(list(map(column.value, history.last_clients)), dtype=float), column.metric
-        )
+        of_clients = [column.value(row) for row in history.last_clients]
+        return worst_decile(pd.Series(of_clients, dtype=float), column.metric)
 
     def of_runs(self, rounds: pd.DataFrame, clients: pd.DataFrame, columns: Columns) -> pd.Series:
         """The score of each run by (method, seed), as the report computes it; a run without a score is left out."""
         import pandas as pd
 
-        found = {}
-        for method, own in rounds.groupby("method", sort=False):
-            column = self._column_of(own, columns)
+        def worst(values: pd.Series) -> float:
+            return worst_decile(values, columns.metric)
+
+        scores = {}
+        for method, of_method in rounds.groupby("method", sort=False):
+            column = self._column_of(of_method, columns)
             if self.worst:
-                by_seed = clients[clients["method"] == method].groupby("seed", sort=False)[
-                    column.name
-                ]
-                found[method] = by_seed.agg(lambda values: worst_decile(values, columns.metric))
+                rows = clients[clients["method"] == method]
+                scores[method] = rows.groupby("seed", sort=False)[column.name].agg(worst)
             else:
-                found[method] = tail_mean(own, column).droplevel("method")
-        return pd.concat(found, names=["method", "seed"]).dropna()
+                scores[method] = tail_mean(of_method, column).droplevel("method")
+        return pd.concat(scores, names=["method", "seed"]).dropna()
 
     def decision(self, comparison: Comparison) -> Decision:
         """The decision of a comparison by this objective, among all methods that have a score."""
         content = comparison.content()
-        shared = content.rounds.groupby("method")[content.scores[content.plain].name].count()
+        column_of_shared = content.scores[content.plain].name
+        shared = content.rounds.groupby("method")[column_of_shared].count()
         if not (self.worst or self.personal) and shared.all():
-            return content.shared_decision
+            return content.shared_decision  # the usual decision of a report
+
+        # One table with the objective's score of every method in one column, which is then decided on as in a report.
         columns = Columns.of([content.plain], [self.judged(content.metric)])
-        column, resampled = columns.metric.name, None
+        column = columns.metric.name
+        resampled: pd.DataFrame | None = None
         if self.worst:
             scores = self.of_runs(comparison.rounds, comparison.clients, comparison.columns)
-            costs = comparison.rounds.groupby(["method", "seed"], sort=False)[
-                ["seconds", "bytes_down", "bytes_up"]
-            ].sum()
-            table = costs.assign(**{column: scores}, round=1).dropna(subset=[column]).reset_index()
+            by_run = comparison.rounds.groupby(["method", "seed"], sort=False)
+            costs = by_run[["seconds", "bytes_down", "bytes_up"]].sum()
+            table = costs.assign(**{column: scores}, round=1)
+            table = table.dropna(subset=[column]).reset_index()
         else:
-            by_method = comparison.rounds.groupby("method")
-            of = {
-                str(name): self._column_of(own, comparison.columns).name for name, own in by_method
-            }
-            table = _taken(comparison.rounds, column, of)
-            resampled = (
-                None if comparison.resampled is None else _taken(comparison.resampled, column, of)
-            )
+            column_of_method = {}
+            for name, rounds in comparison.rounds.groupby("method"):
+                column_of_method[str(name)] = self._column_of(rounds, comparison.columns).name
+            table = _in_one_column(comparison.rounds, column, column_of_method)
+            if comparison.resampled is not None:
+                resampled = _in_one_column(comparison.resampled, column, column_of_method)
         clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})
         judged = summary(table, clients, columns, content.rules, resampled)
         return decide(table, judged, columns, content.rules, content.plain, resampled)
@@ -124,24 +130,26 @@ class TuningScore:
         return self._column(highest, columns)
 
     def _column(self, row: Row, columns: Columns) -> Column:
-        """The column of the wanted models, personal or shared; that of the other ones where only these have a score."""
-        shared, personal = columns.get(columns.plain), columns.get("personal")
+        """The column of personal or of shared models, as the objective says; of the others where only these have a score."""
+        shared = columns.get(columns.plain)
         assert shared is not None
-        personal = personal or shared
-        wanted, other = (personal, shared) if self.personal else (shared, personal)
-        return (
-            other if math.isnan(wanted.value(row)) and not math.isnan(other.value(row)) else wanted
-        )
+        personal = columns.get("personal") or shared
+        preferred, other = (personal, shared) if self.personal else (shared, personal)
+        if math.isnan(preferred.value(row)) and not math.isnan(other.value(row)):
+            return other
+        return preferred
 
 
-def _taken(table: pd.DataFrame, column: str, of: Mapping[str, str]) -> pd.DataFrame:
+def _in_one_column(
+    table: pd.DataFrame, column: str, column_of_method: Mapping[str, str]
+) -> pd.DataFrame:
     """The table with the scores of each method's own column in one column."""
     import pandas as pd
 
-    scores = [
-        own[of[str(m)]] if of[str(m)] in own else own["seed"] * math.nan
-        for m, own in table.groupby("method")
-    ]
+    scores = []
+    for method, rows in table.groupby("method"):
+        name = column_of_method[str(method)]
+        scores.append(rows[name] if name in rows else rows["seed"] * math.nan)
     return table.assign(**{column: pd.concat(scores)})
 
 

@@ -190,13 +190,15 @@ def audit(
     Each entry holds the digest of the one before: an entry that was changed, removed or added later is an error.
     """
     from unalike._utils.journal import entries
-    from unalike.federation.coordinator.federation_folder import AUDIT
+    from unalike.federation.coordinator.federation_folder import AUDIT_FILE
     from unalike.federation.site.site_folder import JOURNAL, state_folder
 
-    files = [file for file in (folder / AUDIT, state_folder(folder) / JOURNAL) if file.exists()]
+    files = [
+        file for file in (folder / AUDIT_FILE, state_folder(folder) / JOURNAL) if file.exists()
+    ]
     if not files:
         raise UnalikeError(
-            f"found no {AUDIT} or {JOURNAL} in {folder}; expected the folder of a federation or of a site"
+            f"found no {AUDIT_FILE} or {JOURNAL} in {folder}; expected the folder of a federation or of a site"
         )
     for entry in entries(files[0]):
         if as_json:

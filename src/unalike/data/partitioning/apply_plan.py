@@ -28,9 +28,9 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
     """
     if data.fingerprint != plan.fingerprint:
         raise UnalikeError(
-            f"the plan divides {plan.data!r} with fingerprint {plan.fingerprint}, found "
-            f"{data.name!r} with "
-            f"{data.fingerprint}; load the plan's data set, or draw a new partition of this one"
+            f"the plan divides {plan.data!r} with fingerprint {plan.fingerprint}, "
+            f"found {data.name!r} with {data.fingerprint}; load the plan's data set, "
+            "or draw a new partition of this one"
         )
     x, y = data.merged() if plan.merge else data.train
     indices = {"train": plan.train, "test": plan.test, "val": plan.val}

@@ -112,10 +112,9 @@ def pathological(
         members = np.flatnonzero(quota)[:holders]
         if not len(members):
             raise UnalikeError(
-                f"pathological(classes={classes}) leaves {len(rows) - c} of {len(rows)} classes to "
-                "no client: each "
-                f"class goes to {holders} of {clients} clients; raise classes, or choose clients "
-                "so that "
+                f"pathological(classes={classes}) leaves {len(rows) - c} of "
+                f"{len(rows)} classes to no client: each class goes to {holders} "
+                f"of {clients} clients; raise classes, or choose clients so that "
                 f"clients * classes / {len(rows)} is a whole number"
             )
         counts[c, members] = _parts(len(row), len(members), rng, balance, least / len(rows))
@@ -154,9 +153,8 @@ def shards(
     total = clients * per_client
     if total > len(labels):
         raise UnalikeError(
-            f"shards(per_client={per_client}) with {clients} clients cuts {total} shards, found "
-            f"{len(labels)} samples: "
-            "lower per_client or clients"
+            f"shards(per_client={per_client}) with {clients} clients cuts {total} "
+            f"shards, found {len(labels)} samples: lower per_client or clients"
         )
     by_label = np.concatenate([rng.permutation(row) for row in by_class(labels)])
     pieces = np.array_split(by_label, total)
@@ -194,9 +192,9 @@ def classes(
     has_holder = holds.any(1)
     if not has_holder.all():
         raise UnalikeError(
-            f"classes(k={k}) with {clients} clients leaves {(~has_holder).sum()} of {len(rows)} "
-            "classes to no "
-            f"client; choose {len(rows)} clients or more, or raise k"
+            f"classes(k={k}) with {clients} clients leaves {(~has_holder).sum()} of "
+            f"{len(rows)} classes to no client; choose {len(rows)} clients or more, or "
+            "raise k"
         )
     # Each class in parts that differ by one sample at most, as `array_split` makes them.
     counts = np.zeros(holds.shape, np.int64)
@@ -250,9 +248,9 @@ def clusters(
         widths = list(groups)
     if sum(widths) != len(rows) or min(widths) < 1 or len(widths) > clients:
         raise UnalikeError(
-            f"clusters: found groups={groups!r}, expected at most one group per client ({clients}) "
-            "and widths that add "
-            f"up to the {len(rows)} classes of the data, such as (10, 26, 26) for 62"
+            f"clusters: found groups={groups!r}, expected at most one group per client "
+            f"({clients}) and widths that add up to the {len(rows)} classes of the "
+            "data, such as (10, 26, 26) for 62"
         )
     cluster = np.arange(clients) * len(widths) // clients
     owned: list[np.ndarray] = []

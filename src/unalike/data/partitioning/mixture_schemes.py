@@ -168,10 +168,9 @@ def _shortfall(scheme: str, sizes: list[int], owned: list[np.ndarray]) -> tuple[
         return ()
     smallest, expected = min(short)
     return (
-        f"{scheme}: {len(short)} of {len(owned)} clients get fewer samples than asked for, the "
-        f"smallest {smallest:,} instead of "
-        f"{expected:,}, because their classes have too few samples; give more data or smaller "
-        "clients",
+        f"{scheme}: {len(short)} of {len(owned)} clients get fewer samples than asked for, "
+        f"the smallest {smallest:,} instead of {expected:,}, because their classes have "
+        "too few samples; give more data or smaller clients",
     )
 
 

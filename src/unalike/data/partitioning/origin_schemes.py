@@ -34,9 +34,8 @@ def natural(
     names, rows = by_value(_column("natural", columns, column))
     if wanted is not None and wanted > len(names):
         raise UnalikeError(
-            f"natural(column={column!r}): found clients={wanted}, the data has {len(names)}; lower "
-            "clients, "
-            "leave it out, or name another partition"
+            f"natural(column={column!r}): found clients={wanted}, the data has "
+            f"{len(names)}; lower clients, leave it out, or name another partition"
         )
     clients = np.arange(len(names))
     if wanted is not None:
@@ -58,8 +57,8 @@ def natural(
         for k, mine in zip(clients, owned):
             if (numbers[mine] != numbers[mine[0]]).any():
                 raise UnalikeError(
-                    f"natural(cluster={cluster!r}): the samples of client {names[k]} lie in "
-                    "several clusters, expected one; name "
+                    f"natural(cluster={cluster!r}): the samples of client "
+                    f"{names[k]} lie in several clusters, expected one; name "
                     "another column, or leave cluster out"
                 )
     return Division(
@@ -89,6 +88,7 @@ def leave_one_out(
             f"leave_one_out(column={column!r}): found {fault}; expected one of two or more: "
             f"{', '.join(texts)}"
         )
+    # The seeds go round the owners, unless one of them is named.
     if client is None:
         place = seed % len(texts)
         subject = f"one of the {len(texts)} clients, under each seed the next one, is"
@@ -118,9 +118,9 @@ def domains(
     clients = len(names) if wanted is None else wanted
     if clients < len(names):
         raise UnalikeError(
-            f"domains(column={column!r}): found clients={clients}, expected one or more for each "
-            f"of {len(names)} "
-            f"domains ({', '.join(map(str, names[:8]))}); raise clients"
+            f"domains(column={column!r}): found clients={clients}, expected one or "
+            f"more for each of {len(names)} domains "
+            f"({', '.join(map(str, names[:8]))}); raise clients"
         )
     shares = [len(part) for part in np.array_split(np.arange(clients), len(names))]
     owned: list[np.ndarray] = []
@@ -155,10 +155,9 @@ def _column(scheme: str, columns: Columns, column: str) -> np.ndarray:
     if column not in columns:
         has = ", ".join(map(repr, columns)) or "none"
         raise UnalikeError(
-            f"{scheme}: the data has no column {column!r} (columns: {has}); name one of them with "
-            "column=, or load the "
-            f"data with groups={{{column!r}: [one value per sample]}}, a table with "
-            f"group={column!r}"
+            f"{scheme}: the data has no column {column!r} (columns: {has}); name one "
+            f"of them with column=, or load the data with groups={{{column!r}: [one "
+            f"value per sample]}}, a table with group={column!r}"
         )
     return columns[column]
 

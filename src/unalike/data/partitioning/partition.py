@@ -27,14 +27,13 @@ from unalike.data.sources.load import load
 
 ARTIFICIAL = (
     "no column says whose row is whose, so the clients are artificial; name the column of "
-    "hospitals, writers or the like with "
-    "--group, in Python group=, if there is one"
+    "hospitals, writers or the like with --group, in Python group=, if there is one"
 )
 """A note on the clients of a table without groups."""
 DIVIDED_ANEW = (
-    "the {n} test samples that {name} declares are divided anew with the training samples; to test "
-    "on them, hold them out for the "
-    "server with --split 1 --protocol server, in Python merge=False"
+    "the {n} test samples that {name} declares are divided anew with the training samples; to "
+    "test on them, hold them out for the server with --split 1 --protocol server, in Python "
+    "merge=False"
 )
 """A note on a scheme that does not keep the data's division into training and test samples."""
 USUAL = "dirichlet(alpha=0.1)"
@@ -295,9 +294,9 @@ def read(spec: str) -> tuple[Call, list[Call]]:
             raise unknown("partition", call.name, [*registry, *feature_skew.registry])
     if len(schemes) > 1:
         raise UnalikeError(
-            f"{spec!r} divides samples in {len(schemes)} ways; expected one scheme, such as "
-            f"{schemes[0]}, and "
-            f"beside it only changes of samples ({', '.join(feature_skew.registry)})"
+            f"{spec!r} divides samples in {len(schemes)} ways; expected one scheme, "
+            f"such as {schemes[0]}, and beside it only changes of samples "
+            f"({', '.join(feature_skew.registry)})"
         )
     scheme = schemes[0] if schemes else Call("iid")
     return scheme, changes
@@ -347,6 +346,7 @@ def _divide(
         )
     if "labels" in parameters and classes is not None:
         _check_classes(labels, classes, call)
+    # What a scheme may ask for; the names are those of `scheme.py`.
     offered = {
         "samples": len(labels),
         "labels": labels,
@@ -374,9 +374,9 @@ def _check_classes(labels: np.ndarray, classes: Sequence[str], call: Call) -> No
     if len(empty):
         names = ", ".join(repr(classes[c]) for c in empty[:5])
         raise UnalikeError(
-            f"{call.name} divides by classes, and {len(empty)} of {len(classes)} have no sample "
-            f"({names}); leave them "
-            "out of the data set's classes and renumber the labels, or use 'iid'"
+            f"{call.name} divides by classes, and {len(empty)} of {len(classes)} have "
+            f"no sample ({names}); leave them out of the data set's classes and "
+            "renumber the labels, or use 'iid'"
         )
 
 
@@ -452,9 +452,8 @@ def _split(
         if len(rest) < min_test or has_no_training:
             raise UnalikeError(
                 f"client {k} has {len(rows)} samples, expected {min_test + 1} for "
-                f"min_test={min_test} "
-                "and one to train on; lower min_test or clients, or raise the scheme's smallest "
-                "size"
+                f"min_test={min_test} and one to train on; lower min_test or "
+                "clients, or raise the scheme's smallest size"
             )
         train.append(first)
         test.append(rest)

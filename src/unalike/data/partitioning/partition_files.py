@@ -165,9 +165,9 @@ def _check(client: ClientIndices, samples: int, source: Path) -> None:
     owned = np.concatenate([client.train, client.test, client.val])
     if len(owned) and not 0 <= owned.min() <= owned.max() < samples:
         raise UnalikeError(
-            f"{source}: client {client.name!r} has samples {owned.min()}..{owned.max()}, expected "
-            f"0..{samples - 1}: "
-            "the files divide another data set"
+            f"{source}: client {client.name!r} has samples "
+            f"{owned.min()}..{owned.max()}, expected 0..{samples - 1}: the files "
+            "divide another data set"
         )
     if len(np.unique(owned)) < len(owned):
         raise UnalikeError(
@@ -190,9 +190,9 @@ def _client_folder(root: Path, name: str) -> Path:
     stem = safe.replace(".", "%2E") if safe.startswith(".") else safe
     if not 0 < len(stem) <= MAX_NAME_BYTES:
         raise UnalikeError(
-            f"the client {name!r} would need a folder with a name of {len(stem)} characters, "
-            f"expected 1 to {MAX_NAME_BYTES} (other than "
-            "plain letters and digits take 3 to 12 each); rename it"
+            f"the client {name!r} would need a folder with a name of {len(stem)} "
+            f"characters, expected 1 to {MAX_NAME_BYTES} (other than plain letters and "
+            "digits take 3 to 12 each); rename it"
         )
     (root / stem).mkdir()
     return root / stem

@@ -82,9 +82,8 @@ def check_smallest(name: str, min_size: int, clients: int, samples: int) -> None
     check_count(name, 0, min_size=min_size)
     if min_size * clients > samples:
         raise UnalikeError(
-            f"{name} with min_size={min_size} and {clients} clients needs {min_size * clients} "
-            "samples, "
-            f"found {samples}: lower min_size or clients"
+            f"{name} with min_size={min_size} and {clients} clients needs "
+            f"{min_size * clients} samples, found {samples}: lower min_size or clients"
         )
 
 
@@ -104,6 +103,5 @@ def draw_until_large(name: str, min_size: int, draw: Callable[[], np.ndarray | N
         best = max(best, smallest)
     raise UnalikeError(
         f"{name}: the smallest client reached {best} of min_size={min_size} in the best of "
-        f"{MAX_DRAWS} draws; "
-        "lower min_size or clients, or make the partition more even"
+        f"{MAX_DRAWS} draws; lower min_size or clients, or make the partition more even"
     )

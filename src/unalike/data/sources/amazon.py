@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -16,15 +16,23 @@ if TYPE_CHECKING:
 
 DOMAINS = ["books", "dvd", "electronics", "kitchen"]
 CLASSES = ["negative", "positive"]
-WIDTH = 5000
-TRAIN = 2000
+USUAL_FEATURES = 5000
+"""The number of words that are counted by default."""
+TRAINING_REVIEWS = 2000
+"""The number of training reviews of each domain."""
 
-Reviews: TypeAlias = "tuple[csr_matrix, np.ndarray, np.ndarray, np.ndarray]"
-"""Counts [N, D], labels [N], domains [N] as texts, and a mask of the test reviews [N]."""
+
+class Reviews(NamedTuple):
+    """Counts [N, D], labels [N], domains [N] as texts, and a mask of the test reviews [N]."""
+
+    counts: "csr_matrix"
+    labels: np.ndarray
+    domains: np.ndarray
+    is_test: np.ndarray
 
 
 @registry.register("amazon_reviews")
-def amazon_reviews(data_dir: Path | None, *, features: int = WIDTH) -> Dataset:
+def amazon_reviews(data_dir: Path | None, *, features: int = USUAL_FEATURES) -> Dataset:
     """Positive and negative reviews of books, DVDs, electronics and kitchen appliances: float32 rows of word counts.
 
     27677 reviews (8000 train) with the group "domain"; the counts are as published, without scaling or logarithm.
@@ -40,15 +48,22 @@ def amazon_reviews(data_dir: Path | None, *, features: int = WIDTH) -> Dataset:
         raise UnalikeError(
             f"amazon_reviews: found features={features}, expected at least one column"
         )
-    x, y, domain, test = _reviews(data_dir)
-    order, train = np.argsort(test, kind="stable"), int((~test).sum())
-    x = x[order]
+    reviews = _reviews(data_dir)
+    order = np.argsort(reviews.is_test, kind="stable")  # training reviews first
+    train = int((~reviews.is_test).sum())
+    x = reviews.counts[order]
     if features < x.shape[1]:
-        frequent = np.argsort(-np.asarray(x[:train].sum(0)).ravel(), kind="stable")[:features]
+        # Chosen by the training reviews alone; the columns stay in their order.
+        sums = np.asarray(x[:train].sum(0)).ravel()
+        frequent = np.argsort(-sums, kind="stable")[:features]
         x = x[:, np.sort(frequent)]
-    rows = torch.from_numpy(x.astype(np.float32).toarray())
     return Dataset.divided(
-        "amazon_reviews", rows, y[order], train, CLASSES, {"domain": domain[order]}
+        name="amazon_reviews",
+        x=torch.from_numpy(x.astype(np.float32).toarray()),
+        y=reviews.labels[order],
+        train=train,
+        classes=CLASSES,
+        groups={"domain": reviews.domains[order]},
     )
 
 
@@ -62,21 +77,22 @@ def _reviews(data_dir: Path | None) -> Reviews:
             ):
                 return convert(arrays)
     raise UnalikeError(
-        f"amazon_reviews: found no {' or '.join(READERS)} {searched(data_dir)}; put one into the folder of data files "
-        f"({NAMED_BY})"
+        f"amazon_reviews: found no {' or '.join(READERS)} {searched(data_dir)}; put one "
+        f"into the folder of data files ({NAMED_BY})"
     )
 
 
 def _rows(arrays: Mapping[str, np.ndarray]) -> Reviews:
+    """Read our own archive of compressed sparse rows."""
     from scipy.sparse import csr_matrix
 
     shape = (len(arrays["y"]), arrays["n_features"].item())
-    x = csr_matrix((arrays["counts"], arrays["indices"].astype(np.int32), arrays["indptr"]), shape)
-    return (
-        x,
-        arrays["y"],
-        arrays["domains"].astype(str)[arrays["domain"]],
-        arrays["split"].astype(bool),
+    entries = (arrays["counts"], arrays["indices"].astype(np.int32), arrays["indptr"])
+    return Reviews(
+        counts=csr_matrix(entries, shape),
+        labels=arrays["y"],
+        domains=arrays["domains"].astype(str)[arrays["domain"]],
+        is_test=arrays["split"].astype(bool),
     )
 
 
@@ -85,14 +101,15 @@ def _columns(arrays: Mapping[str, np.ndarray]) -> Reviews:
     from scipy.sparse import csr_matrix
 
     entries = (arrays["xx_data"], (arrays["xx_col"], arrays["xx_row"]))
-    x = csr_matrix(entries, arrays["xx_shape"].ravel()[::-1])[:, :WIDTH]
+    x = csr_matrix(entries, arrays["xx_shape"].ravel()[::-1])[:, :USUAL_FEATURES]
     sizes = np.diff(arrays["offset"].ravel())[: len(DOMAINS)]
+    count = sizes.sum()
     rank = np.concatenate([np.arange(size) for size in sizes])
-    return (
-        x[: sizes.sum()],
-        (arrays["yy"].ravel()[: sizes.sum()] > 0).astype(np.int64),
-        np.repeat(DOMAINS, sizes),
-        rank >= TRAIN,
+    return Reviews(
+        counts=x[:count],
+        labels=(arrays["yy"].ravel()[:count] > 0).astype(np.int64),
+        domains=np.repeat(DOMAINS, sizes),
+        is_test=rank >= TRAINING_REVIEWS,
     )
 
 

@@ -13,7 +13,7 @@ from unalike.data.sources.registry import formats, layouts
 KERAS = {"x_train": "train_x", "y_train": "train_y", "x_test": "test_x", "y_test": "test_y"}
 """Names in the archives of Keras -> ours."""
 NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit")
-GROUP = "group_"
+GROUP_PREFIX = "group_"
 Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs [N, ...] and labels [N] as stored in a file."""
 
@@ -31,11 +31,14 @@ def read_npz(path: Path) -> Dataset:
         archive = np.load(path, allow_pickle=False)
     if isinstance(archive, np.ndarray):
         raise UnalikeError(
-            f"{path} holds one array without a name, expected an archive: write it with numpy.savez(x=x, y=y)"
+            f"{path} holds one array without a name, expected an archive: write it with "
+            "numpy.savez(x=x, y=y)"
         )
     with reading(path, "an archive of plain arrays"), archive:
         arrays = {
-            name: archive[name] for name in archive.files if name in NAMES or name.startswith(GROUP)
+            name: archive[name]
+            for name in archive.files
+            if name in NAMES or name.startswith(GROUP_PREFIX)
         }
         names = ", ".join(archive.files)
     return _dataset(path, arrays, names)
@@ -66,39 +69,50 @@ def joined(
     unit: str | None = None,
 ) -> Dataset:
     """Make a data set of raw training and test arrays; they are joined while they are bytes, which halves the memory."""
-    alike = test is not None and all(
-        a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(train, test)
-    )
-    if (
-        test is None
-        or not alike
-        or any(not y.ndim or x.shape[:1] != y.shape[:1] for x, y in (train, test))
-    ):
+    if test is None:
+        return Dataset(name, (images(train[0]), train[1]), None, classes, groups or {}, unit=unit)
+    if not _fit_together(train, test):
         # `Dataset` reports arrays that do not fit together.
-        tested = None if test is None else (images(test[0]), test[1])
-        return Dataset(name, (images(train[0]), train[1]), tested, classes, groups or {}, unit=unit)
-    x, y = (np.concatenate(arrays) for arrays in zip(train, test))
+        train = (images(train[0]), train[1])
+        test = (images(test[0]), test[1])
+        return Dataset(name, train, test, classes, groups or {}, unit=unit)
+    x = np.concatenate([train[0], test[0]])
+    y = np.concatenate([train[1], test[1]])
     return Dataset.divided(name, images(x), y, len(train[1]), classes, groups, unit=unit)
 
 
-def _dataset(path: Path, arrays: Mapping[str, np.ndarray], found: str) -> Dataset:
+def _fit_together(train: Arrays, test: Arrays) -> bool:
+    """Whether training and test arrays can be joined: of one kind and shape, with a label for each input."""
+    for a, b in zip(train, test):
+        if a.dtype != b.dtype or a.shape[1:] != b.shape[1:]:
+            return False
+    return all(y.ndim > 0 and x.shape[:1] == y.shape[:1] for x, y in (train, test))
+
+
+def _dataset(path: Path, arrays: Mapping[str, np.ndarray], names: str) -> Dataset:
+    """The data set of the arrays of a file or folder, which holds `names`."""
     arrays = {KERAS.get(name, name): values for name, values in arrays.items()}
     part = "train_" if "train_x" in arrays else ""
     if not {f"{part}x", f"{part}y"} <= arrays.keys():
         raise UnalikeError(
-            f"{path} holds {found}; expected train_x and train_y (and test_x, test_y), or x and y"
+            f"{path} holds {names}; expected train_x and train_y (and test_x, test_y), or x and y"
         )
-    if len({"test_x", "test_y"} & arrays.keys()) == 1:
-        raise UnalikeError(f"{path} holds {found}; expected test_x and test_y, or neither")
-    train = arrays[f"{part}x"], arrays[f"{part}y"]
+    train = (arrays[f"{part}x"], arrays[f"{part}y"])
+    if ("test_x" in arrays) != ("test_y" in arrays):
+        raise UnalikeError(f"{path} holds {names}; expected test_x and test_y, or neither")
     test = (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else None
     groups = {
-        name.removeprefix(GROUP): values
+        name.removeprefix(GROUP_PREFIX): values
         for name, values in arrays.items()
-        if name.startswith(GROUP)
+        if name.startswith(GROUP_PREFIX)
     }
     with reading(path, "arrays with class names in UTF-8"):
-        names = arrays["classes"].tolist() if "classes" in arrays else ()
-        classes = [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+        classes = None
+        if "classes" in arrays:
+            classes = [_as_text(name) for name in arrays["classes"].tolist()]
         unit = str(arrays["unit"]) if "unit" in arrays else None
-    return joined(path.stem, train, test, classes if "classes" in arrays else None, groups, unit)
+    return joined(path.stem, train, test, classes, groups, unit)
+
+
+def _as_text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)

@@ -18,27 +18,32 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING_TEXTS = (
-    *(
-        "",
-        "#N/A",
-        "#N/A N/A",
-        "#NA",
-        "-1.#IND",
-        "-1.#QNAN",
-        "-NaN",
-        "-nan",
-        "1.#IND",
-        "1.#QNAN",
-        "<NA>",
-        "N/A",
-        "NA",
-    ),
-    *("NULL", "NaN", "None", "n/a", "nan", "null", "?", " ?"),
+    "",
+    "#N/A",
+    "#N/A N/A",
+    "#NA",
+    "-1.#IND",
+    "-1.#QNAN",
+    "-NaN",
+    "-nan",
+    "1.#IND",
+    "1.#QNAN",
+    "<NA>",
+    "N/A",
+    "NA",
+    "NULL",
+    "NaN",
+    "None",
+    "n/a",
+    "nan",
+    "null",
+    "?",
+    " ?",
 )
 """The texts that stand for a missing value: those of pandas, and a question mark."""
 SEPARATORS = (",", ";", "\t", "|")
-LINES = 50
-"""The number of lines that the separator is found by."""
+MAX_HEAD_LINES = 50
+"""Most lines that the separator is found by."""
 NUMBERS_WITH = {
     ",": re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?"),
     ".": re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?"),
@@ -66,61 +71,88 @@ def read_delimited(
     """
     import pandas as pd
 
-    for name, value, known in (("sep", sep, SEPARATORS), ("decimal", decimal, tuple(NUMBERS_WITH))):
-        if value is not None and value not in known:
-            raise UnalikeError(
-                f"{path.name}: found {name}={value!r}, expected one of {', '.join(map(repr, known))}"
-            )
+    _check_mark(path, "sep", sep, SEPARATORS)
+    _check_mark(path, "decimal", decimal, tuple(NUMBERS_WITH))
     charset, lines = _decoded(path, charset)
     sep = sep or _separator(lines)
     header = pd.Series(next(csv.reader(lines, delimiter=sep), []))
     for twice in header[header.duplicated() & (header != "")]:
         raise UnalikeError(
-            f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or remove one"
+            f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or "
+            "remove one"
         )
     read: Any = partial(
-        pd.read_csv, path, sep=sep, decimal=decimal or ".", encoding=charset, index_col=False
+        pd.read_csv,
+        path,
+        sep=sep,
+        decimal=decimal or ".",
+        encoding=charset,
+        index_col=False,
+        keep_default_na=False,
+        na_values=MISSING_TEXTS,
+        low_memory=False,
     )
-    read = partial(read, keep_default_na=False, na_values=MISSING_TEXTS, low_memory=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
             frame: pd.DataFrame = read(dtype=dict.fromkeys(texts, str))
         except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
             raise UnalikeError(
-                f"{path.name}: rows have more fields than the header has names, so that fields have no known name; expected a "
-                f"name for every column (the first too, where it numbers the rows), {sep!r} between columns alone (or name the "
-                f"separator with --sep, in Python sep=), and quotes around texts that hold it ({str(error).strip()})"
+                f"{path.name}: rows have more fields than the header has names, so "
+                "that fields have no known name; expected a name for every column "
+                f"(the first too, where it numbers the rows), {sep!r} between "
+                "columns alone (or name the separator with --sep, in Python sep=), "
+                f"and quotes around texts that hold it ({str(error).strip()})"
             ) from None
         except UnicodeError as error:
             raise _unreadable(path, charset, error) from None
+
+    # Texts that all are numbers, if commas or points among them are read rightly. One column with decimal commas
+    # shows how the whole table is written, so that it is read again.
     marks = {name: _decimal_mark(frame[name], sep) for name in frame if name not in texts}
-    of_comma = [name for name, mark in marks.items() if mark == ","]
-    if decimal is None and of_comma:
-        example = next(text for text in frame[of_comma[0]].dropna() if "," in text)
+    with_commas = [name for name, mark in marks.items() if mark == ","]
+    if decimal is None and with_commas:
+        example = next(text for text in frame[with_commas[0]].dropna() if "," in text)
         warn(
-            f"{path.name}: read with decimal commas, as in {example!r} of {of_comma[0]!r}, and points that group thousands; if "
-            "commas group thousands, say so with `--decimal .` (in Python decimal='.')",
+            f"{path.name}: read with decimal commas, as in {example!r} of "
+            f"{with_commas[0]!r}, and points that group thousands; if commas group "
+            "thousands, say so with `--decimal .` (in Python decimal='.')",
         )
         return read_delimited(path, texts, names, sep=sep, decimal=",", charset=charset)
-    for name, mark in ((str(name), mark) for name, mark in marks.items() if mark is not None):
+    for key, mark in marks.items():
+        if mark is None:
+            continue
+        name = str(key)
         if decimal is not None and _all_numbers(frame[name], decimal):
             mark = decimal
         elif decimal == ".":
             raise UnalikeError(
-                f"{path.name}: the column {name!r} holds numbers with decimal commas; leave out `--decimal .` (in Python decimal)"
+                f"{path.name}: the column {name!r} holds numbers with decimal commas; leave out "
+                "`--decimal .` (in Python decimal)"
             )
         frame[name] = _numbers(frame[name], mark)
         if decimal is None:
             warn(
-                f"{path.name}: the commas in {name!r} are read as groups of thousands; if they are decimal commas, say "
-                "so with `--decimal ,` (in Python decimal=',')",
+                f"{path.name}: the commas in {name!r} are read as groups of "
+                "thousands; if they are decimal commas, say so with `--decimal ,` "
+                "(in Python decimal=',')",
             )
-    for name in (name for name in names if name in frame and kind_of(frame[name]) == NUMBERS):
-        written = read(usecols=[name], dtype=str)[name]
-        if written.str.fullmatch(r"0\d+", na=False).any():
-            frame[name] = written
+
+    # Names such as 01067 are no numbers.
+    for name in names:
+        if name in frame and kind_of(frame[name]) == NUMBERS:
+            written = read(usecols=[name], dtype=str)[name]
+            if written.str.fullmatch(r"0\d+", na=False).any():
+                frame[name] = written
     return numbered(frame, record_lines(path, charset)[1:])
+
+
+def _check_mark(path: Path, name: str, value: str | None, known: Sequence[str]) -> None:
+    """Raise `UnalikeError` for a separator or decimal mark that is given and not known."""
+    if value is not None and value not in known:
+        raise UnalikeError(
+            f"{path.name}: found {name}={value!r}, expected one of {', '.join(map(repr, known))}"
+        )
 
 
 def numbered(
@@ -129,9 +161,10 @@ def numbered(
     """A table whose index is the place of each row in its file: its line if each has one, or counted from `first`."""
     import pandas as pd
 
-    frame.index = pd.Index(
-        lines if len(lines) == len(frame) else range(first, first + len(frame)), name=place
-    )
+    places: Sequence[int] = range(first, first + len(frame))
+    if len(lines) == len(frame):
+        places = lines
+    frame.index = pd.Index(places, name=place)
     return frame
 
 
@@ -139,41 +172,45 @@ def record_lines(path: Path, charset: str = "utf-8") -> list[int]:
     """The lines of a file of text on which a record begins, from 1: all but blank ones and those within quotes."""
     from pandas.io.common import get_handle  # type: ignore[import-not-found]  # its stubs leave it out
 
-    found, within = [], False
+    lines = []
+    is_quoted = False
     with get_handle(path, "r", encoding=charset, compression="infer") as file:
         for number, line in enumerate(file.handle, 1):
-            if not within and line.strip("\r\n "):
-                found.append(number)
-            within ^= line.count('"') % 2 == 1
-    return found
+            if not is_quoted and line.strip("\r\n "):
+                lines.append(number)
+            # An odd number of quotes opens or closes a text; a doubled quote within a text does neither.
+            if line.count('"') % 2 == 1:
+                is_quoted = not is_quoted
+    return lines
 
 
 def _decoded(path: Path, charset: str | None) -> tuple[str, list[str]]:
     """The character encoding of a file, and its first lines."""
     import pandas as pd
 
-    found = charset or "utf-8"
+    encoding = charset or "utf-8"
     try:  # a separator that no line has gives whole lines
         head = pd.read_csv(
             path,
             sep="\x01",
             header=None,
-            nrows=LINES,
+            nrows=MAX_HEAD_LINES,
             quoting=3,
             dtype=str,
             keep_default_na=False,
-            encoding=found,
+            encoding=encoding,
         )
     except UnicodeError as error:
         start = error.object[:2] if isinstance(error, UnicodeDecodeError) else b""
         if charset is None and start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return _decoded(path, "utf-16")
-        raise _unreadable(path, found, error) from None
+        raise _unreadable(path, encoding, error) from None
     except LookupError:
         raise UnalikeError(
-            f"{path.name}: found charset={charset!r}, expected a character encoding such as utf-8, cp1252 or utf-16"
+            f"{path.name}: found charset={charset!r}, expected a character encoding such as utf-8, "
+            "cp1252 or utf-16"
         ) from None
-    return found, [line + "\n" for line in head[0]]
+    return encoding, [line + "\n" for line in head[0]]
 
 
 def _unreadable(path: Path, charset: str, error: UnicodeError) -> UnalikeError:
@@ -183,27 +220,32 @@ def _unreadable(path: Path, charset: str, error: UnicodeError) -> UnalikeError:
         near = error.object[max(0, error.start - 9) : error.start + 9].decode("cp1252", "replace")
         shown = f" (which reads {near!r} at the first place where it matters)"
     return UnalikeError(
-        f"{path.name} is not written in {charset}; name its character encoding, such as --charset cp1252, in Python "
-        f"charset='cp1252', for files of Windows in Western Europe{shown}, or save it as UTF-8; if it is no "
-        "text at all, it is damaged or mislabelled"
+        f"{path.name} is not written in {charset}; name its character encoding, such as "
+        "--charset cp1252, in Python charset='cp1252', for files of Windows in Western "
+        f"Europe{shown}, or save it as UTF-8; if it is no text at all, it is damaged or "
+        "mislabelled"
     )
 
 
 def _separator(lines: Sequence[str]) -> str:
     """The mark that divides all lines into equally many fields; if none or several do, the one that the header has most of."""
+    if not lines:
+        return SEPARATORS[0]
 
     def fields(mark: str) -> tuple[bool, int]:
+        """Whether the lines have equally many fields, more than one, and how many the header has."""
         widths = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
-        complete = (
-            widths[:-1] if len(lines) == LINES else widths
-        )  # the last line may stop within quotes
-        return len(set(complete)) == 1 < widths[0], widths[0]
+        header = widths[0]
+        if len(lines) == MAX_HEAD_LINES:
+            widths = widths[:-1]  # the last line may stop within quotes
+        return len(set(widths)) == 1 < header, header
 
-    return max(SEPARATORS, key=fields) if lines else SEPARATORS[0]
+    return max(SEPARATORS, key=fields)
 
 
 def _all_numbers(column: pd.Series, decimal: str) -> bool:
-    return all(NUMBERS_WITH[decimal].fullmatch(text.strip()) for text in column.dropna().unique())
+    pattern = NUMBERS_WITH[decimal]
+    return all(pattern.fullmatch(text.strip()) for text in column.dropna().unique())
 
 
 def _decimal_mark(column: pd.Series, sep: str) -> str | None:
@@ -211,16 +253,17 @@ def _decimal_mark(column: pd.Series, sep: str) -> str | None:
     if kind_of(column) != TEXTS or not all(isinstance(text, str) for text in column.dropna()):
         return None
     marks = [mark for mark in NUMBERS_WITH if _all_numbers(column, mark)]
+    if not marks:
+        return None
     if len(marks) == 2:  # such as 1,062
         return "." if sep == "," else ","
-    return marks[0] if marks else None
+    return marks[0]
 
 
 def _numbers(column: pd.Series, decimal: str) -> pd.Series:
+    """Texts with this decimal mark as numbers; the other mark groups thousands."""
     thousands = "." if decimal == "," else ","
-    plain = (
-        column.str.strip()
-        .str.replace(thousands, "", regex=False)
-        .str.replace(decimal, ".", regex=False)
-    )
-    return plain.astype(float)
+    texts = column.str.strip()
+    texts = texts.str.replace(thousands, "", regex=False)
+    texts = texts.str.replace(decimal, ".", regex=False)
+    return texts.astype(float)

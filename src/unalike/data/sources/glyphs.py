@@ -1,5 +1,6 @@
 """Distorted printed characters: a substitute for EMNIST that needs no download. It is not EMNIST."""
 
+import math
 import string
 from functools import cache
 from pathlib import Path
@@ -18,23 +19,36 @@ CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 """EMNIST's 62 classes in its order (byclass): digits, upper case, lower case."""
 
 FONTS = (
-    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
-    *(
-        "DejaVuSansMono",
-        "DejaVuSansMono-Oblique",
-        "DejaVuSerif",
-        "DejaVuSerif-Italic",
-        "DejaVuSerif-Bold",
-    ),
-    *("STIXGeneral", "STIXGeneralItalic", "STIXGeneralBol", "STIXGeneralBolIta"),
-    *("cmr10", "cmss10", "cmtt10", "cmb10", "cmmi10"),
+    "DejaVuSans",
+    "DejaVuSans-Bold",
+    "DejaVuSans-Oblique",
+    "DejaVuSans-BoldOblique",
+    "DejaVuSansMono",
+    "DejaVuSansMono-Oblique",
+    "DejaVuSerif",
+    "DejaVuSerif-Italic",
+    "DejaVuSerif-Bold",
+    "STIXGeneral",
+    "STIXGeneralItalic",
+    "STIXGeneralBol",
+    "STIXGeneralBolIta",
+    "cmr10",
+    "cmss10",
+    "cmtt10",
+    "cmb10",
+    "cmmi10",
 )
 """The fonts bundled with Matplotlib that have all 62 characters."""
 
 STROKES = (0, 1, 2)
 """Stroke widths, in pixels of the canvas."""
 
-SIDE, CANVAS, GLYPH = 28, 64, 48
+SIDE_PIXELS = 28
+"""The sides of an image."""
+CANVAS_PIXELS = 64
+"""The sides of the canvas on which a character is drawn before it is distorted."""
+GLYPH_PIXELS = 48
+"""The longer side of a character on the canvas."""
 BLOCK = 16 * len(CLASSES)
 """Number of samples in a block; each block has 16 samples of every class."""
 
@@ -52,32 +66,33 @@ def glyphs(*, train: int = 20000, test: int = 4000, seed: int = 0) -> Dataset:
     """
     check_count("glyphs", train=train)
     check_count("glyphs", 0, test=test, seed=seed)
-    parts = [_part(count, seed, part) for part, count in enumerate((train, test))]
+    parts = [_part(train, seed, part=0), _part(test, seed, part=1)]
     x, y, font = (torch.cat(column) for column in zip(*parts))
-    return Dataset.divided(
-        "glyphs", x, y, train, list(CLASSES), {"font": np.array(FONTS)[font.numpy()]}
-    )
+    names = np.array(FONTS)[font.numpy()]
+    return Dataset.divided("glyphs", x, y, train, list(CLASSES), {"font": names})
 
 
 def _part(count: int, seed: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
-    blocks = [_block(generator(seed, "glyphs", part, block)) for block in range(-(-count // BLOCK))]
-    empty = (
-        torch.empty(0, 1, SIDE, SIDE),
-        torch.empty(0, dtype=torch.int64),
-        torch.empty(0, dtype=torch.int64),
-    )
-    x, y, font = (torch.cat(column)[:count] for column in zip(empty, *blocks))
-    return x, y, font
+    """Draw the first `count` images, labels and fonts of the training (0) or the test (1) samples, by whole blocks."""
+    number = math.ceil(count / BLOCK)
+    blocks = [_block(generator(seed, "glyphs", part, block)) for block in range(number)]
+    if not blocks:
+        none = torch.empty(0, dtype=torch.int64)
+        return torch.empty(0, 1, SIDE_PIXELS, SIDE_PIXELS), none, none
+    x = torch.cat([images for images, _, _ in blocks])
+    y = torch.cat([labels for _, labels, _ in blocks])
+    font = torch.cat([fonts for _, _, fonts in blocks])
+    return x[:count], y[:count], font[:count]
 
 
 def _block(rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Draw images [BLOCK, 1, 28, 28] in steps of 1/255, labels [BLOCK] and fonts [BLOCK]."""
     y = rng.permutation(np.arange(BLOCK) % len(CLASSES))
-    font, stroke = rng.integers(len(FONTS), size=BLOCK), rng.integers(len(STROKES), size=BLOCK)
-    drawn = templates()[font, stroke, y][:, None].float() / 255
-    x = F.grid_sample(
-        drawn, _affine(rng) + _elastic(rng), padding_mode="zeros", align_corners=False
-    )
+    font = rng.integers(len(FONTS), size=BLOCK)
+    stroke = rng.integers(len(STROKES), size=BLOCK)
+    printed = templates()[font, stroke, y][:, None].float() / 255
+    positions = _affine(rng) + _elastic(rng)
+    x = F.grid_sample(printed, positions, padding_mode="zeros", align_corners=False)
     ink = torch.from_numpy(rng.uniform(0.7, 1.0, (BLOCK, 1, 1, 1)).astype(np.float32))
     noise = torch.from_numpy(rng.normal(0, 0.04, x.shape).astype(np.float32))
     # Rounded to bytes, so that the last bits of a machine's arithmetic do not change the data.
@@ -87,48 +102,58 @@ def _block(rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 def _affine(rng: np.random.Generator) -> Tensor:
     """Draw affine maps x -> A x + b as sampling positions on the canvas: [BLOCK, 28, 28, 2] in -1..1."""
-    turn, shear = rng.normal(0, 0.12, BLOCK), rng.normal(0, 0.15, BLOCK)
+    turn = rng.normal(0, 0.12, BLOCK)
+    shear = rng.normal(0, 0.15, BLOCK)
     stretch = rng.uniform(0.9, 1.2, (BLOCK, 2))
-    rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    cos, sin = np.cos(turn), np.sin(turn)
+    rotation = np.array([[cos, -sin], [sin, cos]])
     slant = np.array([[np.ones(BLOCK), shear], [np.zeros(BLOCK), np.ones(BLOCK)]])
     matrix = np.einsum("ijn,jkn,nk->nik", rotation, slant, stretch)
-    maps = np.concatenate([matrix, rng.uniform(-0.08, 0.08, (BLOCK, 2, 1))], 2).astype(np.float32)
-    return F.affine_grid(torch.from_numpy(maps), [BLOCK, 1, SIDE, SIDE], align_corners=False)
+    shift = rng.uniform(-0.08, 0.08, (BLOCK, 2, 1))
+    maps = np.concatenate([matrix, shift], 2).astype(np.float32)
+    return F.affine_grid(
+        torch.from_numpy(maps), [BLOCK, 1, SIDE_PIXELS, SIDE_PIXELS], align_corners=False
+    )
 
 
 def _elastic(rng: np.random.Generator) -> Tensor:
     """Draw smooth displacements [BLOCK, 28, 28, 2]: normal at 5x5 points, bicubic between them."""
     coarse = torch.from_numpy(rng.normal(0, 0.05, (BLOCK, 2, 5, 5)).astype(np.float32))
-    return F.interpolate(coarse, size=(SIDE, SIDE), mode="bicubic", align_corners=True).permute(
-        0, 2, 3, 1
+    fine = F.interpolate(
+        coarse, size=(SIDE_PIXELS, SIDE_PIXELS), mode="bicubic", align_corners=True
     )
+    return fine.permute(0, 2, 3, 1)
 
 
 @cache
 def templates() -> Tensor:
     """Draw every character in every font and stroke width: bytes [fonts, strokes, 62, 64, 64], ink 255 on 0."""
-    return torch.stack(
-        [torch.stack([_drawn(font, stroke) for stroke in STROKES]) for font in FONTS]
-    )
+    fonts = []
+    for font in FONTS:
+        strokes = [_characters(font, stroke) for stroke in STROKES]
+        fonts.append(torch.stack(strokes))
+    return torch.stack(fonts)
 
 
-def _drawn(font: str, stroke: int) -> Tensor:
+def _characters(font: str, stroke: int) -> Tensor:
+    """Draw every character in one font and stroke width: bytes [62, 64, 64]."""
     import matplotlib
     from PIL import Image, ImageDraw, ImageFont
 
-    pen = ImageFont.truetype(
-        Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf", size=GLYPH
-    )
-    pages = np.zeros((len(CLASSES), CANVAS, CANVAS), np.uint8)
+    file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf"
+    pen = ImageFont.truetype(file, size=GLYPH_PIXELS)
+    pages = np.zeros((len(CLASSES), CANVAS_PIXELS, CANVAS_PIXELS), np.uint8)
     for page, character in zip(pages, CLASSES):
-        image = Image.new("L", (3 * GLYPH, 3 * GLYPH))
+        image = Image.new("L", (3 * GLYPH_PIXELS, 3 * GLYPH_PIXELS))
         ImageDraw.Draw(image).text(
-            (GLYPH, GLYPH), character, fill=255, font=pen, stroke_width=stroke
+            (GLYPH_PIXELS, GLYPH_PIXELS), character, fill=255, font=pen, stroke_width=stroke
         )
         box = image.crop(image.getbbox())
         # As in EMNIST: the longer side fills the box, the other keeps its proportion, both are centered.
-        scale = GLYPH / max(box.size)
-        width, height = (max(1, round(side * scale)) for side in box.size)
-        left, top = (CANVAS - width) // 2, (CANVAS - height) // 2
-        page[top : top + height, left : left + width] = np.asarray(box.resize((width, height)))
+        scale = GLYPH_PIXELS / max(box.size)
+        width = max(1, round(box.width * scale))
+        height = max(1, round(box.height * scale))
+        x = (CANVAS_PIXELS - width) // 2
+        y = (CANVAS_PIXELS - height) // 2
+        page[y : y + height, x : x + width] = np.asarray(box.resize((width, height)))
     return torch.from_numpy(pages)

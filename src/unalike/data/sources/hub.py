@@ -1,7 +1,6 @@
 """Data sets from the Hugging Face hub, through `datasets` (the optional extra `hub`)."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,17 @@ def hub(
 
     Raises `UnalikeError` without the package, the network, or such a split or column.
     """
-    return of_tables(path, _fetch(path, config), encoding, x, y, train, test, length, vocabulary)
+    return of_tables(
+        path,
+        tables=_fetch(path, config),
+        encoding=encoding,
+        x=x,
+        y=y,
+        train=train,
+        test=test,
+        length=length,
+        vocabulary=vocabulary,
+    )
 
 
 def of_tables(
@@ -50,25 +59,35 @@ def of_tables(
     vocabulary: int = 20000,
 ) -> Dataset:
     """The data set of the splits of `datasets.Dataset`; the other arguments are those of `hub`."""
-    parts = [split for split in (train, test) if split is not None]
+    splits = [split for split in (train, test) if split is not None]
     columns = (x,) if isinstance(x, str) else x
-    _check_columns(path, tables, parts, (*columns, y))
-    rows_of_parts = [
-        list(tables[part][columns[0]])
-        if len(columns) == 1
-        else [" ".join(row) for row in zip(*(tables[part][column] for column in columns))]
-        for part in parts
-    ]
-    flat = list(chain.from_iterable(rows_of_parts))
+    _check_columns(path, tables, splits, (*columns, y))
+
+    # The inputs of all splits, training first, so that texts have one vocabulary and images one size.
+    inputs: list[Any] = []
+    labels: list[np.ndarray] = []
+    for split in splits:
+        table = tables[split]
+        if len(columns) == 1:
+            inputs += list(table[columns[0]])
+        else:
+            texts = [table[column] for column in columns]
+            inputs += [" ".join(row) for row in zip(*texts)]
+        labels.append(np.asarray(list(table[y])))
+    count = len(labels[0])
     samples: Any
-    if isinstance(flat[0], str):
-        samples, encoding = tokens(flat, len(rows_of_parts[0]), length, vocabulary, encoding)
+    if isinstance(inputs[0], str):
+        samples, encoding = tokens(inputs, count, length, vocabulary, encoding)
     else:
-        samples, encoding = stacked(flat, path), None
-    labels = np.concatenate([np.asarray(list(tables[part][y])) for part in parts])
-    classes = getattr(tables[train].features[y], "names", None)
+        samples = stacked(inputs, path)
+        encoding = None
     return Dataset.divided(
-        path.split("/")[-1], samples, labels, len(rows_of_parts[0]), classes, encoding=encoding
+        name=path.split("/")[-1],
+        x=samples,
+        y=np.concatenate(labels),
+        train=count,
+        classes=getattr(tables[train].features[y], "names", None),
+        encoding=encoding,
     )
 
 
@@ -92,8 +111,9 @@ def _fetch(path: str, config: str | None) -> Mapping[str, Any]:
         return datasets.load_dataset(path, config)  # type: ignore[no-any-return,unused-ignore]
     except (OSError, ValueError) as error:
         raise UnalikeError(
-            f"{path} could not be fetched from the Hugging Face hub ({error}); check the name and the network, or put "
-            "the data set's files into the folder of data files"
+            f"{path} could not be fetched from the Hugging Face hub ({error}); check "
+            "the name and the network, or put the data set's files into the folder of "
+            "data files"
         ) from None
 
 
@@ -109,5 +129,6 @@ def _check_columns(
     if lacking:
         names = ", ".join(tables[parts[0]].features)
         raise UnalikeError(
-            f"{path} has no column {', '.join(lacking)}; it has {names}: name those of inputs and labels with x= and y="
+            f"{path} has no column {', '.join(lacking)}; it has {names}: name those of inputs and "
+            "labels with x= and y="
         )

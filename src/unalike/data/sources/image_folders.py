@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,15 +12,19 @@ from unalike.data.dataset import Dataset
 from unalike.data.sources.registry import every_fifth, layouts
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
-DEEP = {"I;16", "I;16L", "I;16B", "I;16N"}
-GREY = {"1", "L", "LA"} | DEEP
-UNBOUNDED = {"I", "F"}
-"""Pillow's modes with 16 bits (DEEP), of gray images (GREY), and without a largest value (UNBOUNDED)."""
+DEEP_MODES = {"I;16", "I;16L", "I;16B", "I;16N"}
+"""Pillow's modes with 16 bits."""
+GRAY_MODES = {"1", "L", "LA"} | DEEP_MODES
+"""Pillow's modes of gray images."""
+UNBOUNDED_MODES = {"I", "F"}
+"""Pillow's modes without a largest value."""
 
-ORIENTATION, SIDEWAYS = 0x0112, 5
-"""EXIF's tag for the orientation of the camera, and its first value for which height and width are exchanged."""
+ORIENTATION_TAG = 0x0112
+"""EXIF's tag for the orientation of the camera."""
+FIRST_SIDEWAYS = 5
+"""EXIF's first orientation for which height and width are exchanged."""
 
-TESTS = ("test", "val", "valid")
+TEST_FOLDERS = ("test", "val", "valid")
 
 Size = int | tuple[int, int] | None
 
@@ -51,29 +55,28 @@ def read_image_folder(
     group, *more = (group,) if group is None or isinstance(group, str) else group
     if more:
         raise UnalikeError(
-            f"{path.name}: found the groups {group}, {', '.join(more)}; folders of images have one: name it"
+            f"{path.name}: found the groups {group}, {', '.join(more)}; folders of images have "
+            "one: name it"
         )
-    if group is None:
-        images = _divided(path)
-    else:
-        images = [
-            image._replace(client=folder.name)
-            for folder in _folders(path)
-            for image in _divided(folder)
-        ]
-    images.sort(key=lambda image: image.tests)
-    unknown = sorted(
-        {image.name for image in images if image.tests} - {i.name for i in images if not i.tests}
-    )
+    folders = [path] if group is None else _folders(path)
+    images: list[Image] = []
+    for folder in folders:
+        client = "" if group is None else folder.name
+        images += [image._replace(client=client) for image in _divided(folder)]
+    images.sort(key=lambda image: image.tests)  # training images first, in their order
+    trained = {image.name for image in images if not image.tests}
+    tested = {image.name for image in images if image.tests}
+    unknown = sorted(tested - trained)
     if unknown:
         raise UnalikeError(
-            f"{path}: test has classes that train has not: {', '.join(unknown[:5])}; add or remove them"
+            f"{path}: test has classes that train has not: {', '.join(unknown[:5])}; add or remove "
+            "them"
         )
-    groups = {} if group is None else {group: np.array([image.client for image in images])}
-    divided = [path] if group is None else _folders(path)
-    return _dataset(
-        path.name, images, size, groups, published=any(_parts(folder) for folder in divided)
-    )
+    groups = {}
+    if group is not None:
+        groups[group] = np.array([image.client for image in images])
+    is_divided = any(_parts(folder) for folder in folders)
+    return _dataset(path.name, images, size, groups, published=is_divided)
 
 
 def _divided(path: Path) -> list[Image]:
@@ -81,14 +84,14 @@ def _divided(path: Path) -> list[Image]:
     parts = _parts(path)
     if not parts:
         images = _by_folder(path)
-        tests = every_fifth(
-            np.unique([image.name for image in images], return_inverse=True)[1]
-        ).tolist()
+        classes = np.unique([image.name for image in images], return_inverse=True)[1]
+        tests = every_fifth(classes).tolist()
         return [image._replace(tests=test) for image, test in zip(images, tests)]
-    train = _by_folder(parts["train"])
-    part = next((part for part in TESTS if part in parts), None)
-    tested = [] if part is None else _by_folder(parts[part])
-    return train + [image._replace(tests=True) for image in tested]
+    images = _by_folder(parts["train"])
+    part = next((part for part in TEST_FOLDERS if part in parts), None)
+    if part is not None:
+        images += [image._replace(tests=True) for image in _by_folder(parts[part])]
+    return images
 
 
 def _parts(path: Path) -> dict[str, Path]:
@@ -103,71 +106,92 @@ def read_tiny_imagenet(path: Path, *, size: Size = None) -> Dataset:
 
     `size` is as for a folder of images. If there is a `words.txt`, it names the classes.
     """
-    images = [
-        Image(file, folder.name, False)
-        for folder in _folders(path / "train")
-        for file in _images(folder / "images")
-    ]
-    rows = [line.split("\t") for line in _text(path / "val" / "val_annotations.txt").splitlines()]
-    if any(len(row) < 2 for row in rows):
-        raise UnalikeError(
-            f"{path / 'val' / 'val_annotations.txt'}: expected lines of a file name, a tab and a class"
-        )
-    images += [Image(path / "val" / "images" / row[0], row[1], True) for row in rows]
+    images = []
+    for folder in _folders(path / "train"):
+        for file in _images(folder / "images"):
+            images.append(Image(file, folder.name, tests=False))
+
+    # One line for each test image: the file's name, the class, and a box that is not read.
+    annotations = path / "val" / "val_annotations.txt"
+    for line in _text(annotations).splitlines():
+        fields = line.split("\t")
+        if len(fields) < 2:
+            raise UnalikeError(f"{annotations}: expected lines of a file name, a tab and a class")
+        images.append(Image(path / "val" / "images" / fields[0], fields[1], tests=True))
+
     words = path / "words.txt"
-    named = (
-        dict(line.split("\t", 1) for line in _text(words).splitlines() if "\t" in line)
-        if words.is_file()
-        else {}
-    )
-    return _dataset(path.name, images, size, named=named)
+    class_names = {}
+    if words.is_file():
+        for line in _text(words).splitlines():
+            name, tab, meaning = line.partition("\t")
+            if tab:
+                class_names[name] = meaning
+    return _dataset(path.name, images, size, class_names=class_names)
 
 
 def decode(files: Sequence[Path], size: Size) -> np.ndarray:
     """Decode images to float32 [N, C, H, W] in 0..1, all of one size."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     shape = (size, size) if isinstance(size, int | np.integer) else size
     if shape is not None and min(shape) < 1:
         raise UnalikeError(
-            f"found size={size!r}, expected 1 or more pixels, such as 64 or (48, 64) for height and width"
+            f"found size={size!r}, expected 1 or more pixels, such as 64 or (48, 64) for height "
+            "and width"
         )
-    headers: Counter[tuple[int, int]] = Counter()
-    grey = True
+
+    # The headers first: sizes and colors of all images are known before the memory is taken.
+    sizes: Counter[tuple[int, int]] = Counter()
+    is_gray = True
     for file in files:
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
-            # Pillow's sizes of TIFF files take the orientation into account
-            sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= SIDEWAYS
-            headers[(image.width, image.height) if sideways else (image.height, image.width)] += 1
-            grey = grey and image.mode in GREY
-            if image.mode in UNBOUNDED:
+            sizes[_upright_size(image)] += 1
+            is_gray = is_gray and image.mode in GRAY_MODES
+            if image.mode in UNBOUNDED_MODES:
                 raise UnalikeError(
-                    f"{file} holds pixels of mode {image.mode!r} (32 bits each), expected 8 bits, or 16 of grey in a PNG or TIFF "
+                    f"{file} holds pixels of mode {image.mode!r} (32 bits "
+                    "each), expected 8 bits, or 16 of grey in a PNG or TIFF "
                     "file: convert it, so that its largest number is white"
                 )
-    if shape is None and len(headers) > 1:
-        sizes = ", ".join(f"{h}x{w} ({count})" for (h, w), count in headers.most_common(5))
+    if shape is None and len(sizes) > 1:
+        most_common = ", ".join(f"{h}x{w} ({count})" for (h, w), count in sizes.most_common(5))
         raise UnalikeError(
-            f"{files[0].parent.parent} holds images of {len(headers)} sizes (height x width, how many): {sizes}; "
-            f"expected one size: resize them with size={headers.most_common(1)[0][0]}"
+            f"{files[0].parent.parent} holds images of {len(sizes)} sizes (height x "
+            f"width, how many): {most_common}; expected one size: resize them with "
+            f"size={sizes.most_common(1)[0][0]}"
         )
-    height, width = next(iter(headers)) if shape is None else shape
-    x = np.empty((len(files), 1 if grey else 3, height, width), np.float32)
+    height, width = next(iter(sizes)) if shape is None else shape
+
+    x = np.empty((len(files), 1 if is_gray else 3, height, width), np.float32)
     for row, file in zip(x, files):
         with reading(file, "an image", Image.DecompressionBombError), Image.open(file) as image:
-            ImageOps.exif_transpose(image, in_place=True)
-            deep = image.mode in DEEP  # `convert` would clip these to 8 bits
-            pixels = (
-                Image.fromarray(np.asarray(image, np.float32))
-                if deep
-                else image.convert("L" if grey else "RGB")
-            )
-            if pixels.size != (width, height):
-                pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
-            row[:] = np.asarray(pixels, np.float32).reshape(height, width, -1).transpose(
-                2, 0, 1
-            ) / (65535 if deep else 255)
+            row[:] = _pixels(image, height, width, is_gray)
     return x
+
+
+def _upright_size(image: Any) -> tuple[int, int]:
+    """Height and width of an image of Pillow when it is turned upright."""
+    # Pillow's sizes of TIFF files take the orientation into account
+    if image.format != "TIFF" and image.getexif().get(ORIENTATION_TAG, 1) >= FIRST_SIDEWAYS:
+        return image.width, image.height
+    return image.height, image.width
+
+
+def _pixels(image: Any, height: int, width: int, is_gray: bool) -> np.ndarray:
+    """The pixels of an image of Pillow, upright and of this size: float32 [C, height, width] in 0..1."""
+    from PIL import Image, ImageOps
+
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode in DEEP_MODES:  # `convert` would clip these to 8 bits
+        pixels = Image.fromarray(np.asarray(image, np.float32))
+        white = 65535
+    else:
+        pixels = image.convert("L" if is_gray else "RGB")
+        white = 255
+    if pixels.size != (width, height):
+        pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
+    values = np.asarray(pixels, np.float32).reshape(height, width, -1)
+    return values.transpose(2, 0, 1) / white
 
 
 def _dataset(
@@ -175,42 +199,52 @@ def _dataset(
     images: list[Image],
     size: Size,
     groups: Mapping[str, np.ndarray] | None = None,
-    named: Mapping[str, str] | None = None,
+    class_names: Mapping[str, str] | None = None,
     published: bool = True,
 ) -> Dataset:
-    """Make a data set of images; the test images must come last."""
-    classes, y = np.unique([image.name for image in images], return_inverse=True)
-    called = [(named or {}).get(text, text) for text in classes.tolist()]
-    train = sum(not image.tests for image in images)
-    x = decode([image.file for image in images], size)
-    return Dataset.divided(name, x, y, train, called, groups, published=published)
+    """Make a data set of images; the test images must come last. `class_names`: folder -> the name of its class."""
+    folders, y = np.unique([image.name for image in images], return_inverse=True)
+    names = class_names or {}
+    return Dataset.divided(
+        name=name,
+        x=decode([image.file for image in images], size),
+        y=y,
+        train=sum(not image.tests for image in images),
+        classes=[names.get(folder, folder) for folder in folders.tolist()],
+        groups=groups,
+        published=published,
+    )
 
 
 def _by_folder(path: Path) -> list[Image]:
-    return [
-        Image(file, folder.name, False) for folder in _folders(path) for file in _images(folder)
-    ]
+    images = []
+    for folder in _folders(path):
+        for file in _images(folder):
+            images.append(Image(file, folder.name, tests=False))
+    return images
 
 
 def _folders(path: Path) -> list[Path]:
-    folders = sorted(
-        folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith(".")
-    )
+    folders = [
+        place for place in path.iterdir() if place.is_dir() and not place.name.startswith(".")
+    ]
     if not folders:
         raise UnalikeError(
             f"{path} holds no sub-folders, expected one per class with its images in it"
         )
-    return folders
+    return sorted(folders)
 
 
 def _images(folder: Path) -> list[Path]:
     files = sorted(file for file in folder.glob("*") if file.suffix.lower() in ENDINGS)
     if not files:
-        below, hint = sorted(sub.name for sub in folder.glob("*/")), ""
+        below = sorted(sub.name for sub in folder.glob("*/"))
+        hint = ""
         if below:
             hint = f"; its sub-folders are {', '.join(below[:3])}: where {folder.name} is a client, write group='client'"
         raise UnalikeError(
-            f"the class {folder} has no images, expected at least one {' or '.join(sorted(ENDINGS))}{hint}"
+            f"the class {folder} has no images, expected at least one "
+            f"{' or '.join(sorted(ENDINGS))}{hint}"
         )
     return files
 

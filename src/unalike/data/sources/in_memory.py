@@ -16,15 +16,15 @@ from unalike.data.sources.table_files import read_table
 from unalike.data.table_encoding import Encoding
 
 SPLITS = ("train", "test")
-CLIENT = "client"
+CLIENT_GROUP = "client"
 """The group of data that is a mapping from the names of clients to their samples."""
 
 
-def of_object(found: Any, encoding: Encoding | None = None, **options: Any) -> Dataset:
+def of_object(data: Any, encoding: Encoding | None = None, **options: Any) -> Dataset:
     """Make a data set of an object in memory.
 
     Args:
-        found: (x, y); a data frame, with the options of `read_table`; a torch `Dataset`, `Subset` or `DataLoader` with samples
+        data: (x, y); a data frame, with the options of `read_table`; a torch `Dataset`, `Subset` or `DataLoader` with samples
             (x, y), of which a loader's order and batches are ignored; a `datasets.Dataset` or `DatasetDict`, with the options of
             `hub`, or with `target=` those of `read_table`. A mapping has such objects by the names "train" and "test", or by the
             names of clients, which become the group "client".
@@ -33,53 +33,68 @@ def of_object(found: Any, encoding: Encoding | None = None, **options: Any) -> D
 
     Raises `UnalikeError` for any other object, and as the readers do.
     """
-    splits = found if isinstance(found, Mapping) else {"train": found}
+    splits = data if isinstance(data, Mapping) else {"train": data}
     if splits and all(hasattr(split, "column_names") for split in splits.values()):
+        # Tables of Hugging Face: with a target they are read as any table.
         if "target" not in options:
-            return of_tables(
-                "data", splits, encoding, **{"test": "test" if "test" in splits else None} | options
-            )
+            test = "test" if "test" in splits else None
+            return of_tables("data", splits, encoding, **{"test": test} | options)
         splits = {name: splits[name].to_pandas() for name in SPLITS if name in splits}
-    elif "train" not in splits and not {"test", "val"} & {*splits}:
+    elif not splits.keys() & {"train", "test", "val"}:
         return _of_clients(splits, encoding, **options)
-    if "train" not in splits or {*splits} - {*SPLITS}:
+    if "train" not in splits or splits.keys() - set(SPLITS):
         raise UnalikeError(
             f"found {', '.join(map(str, splits))}; expected 'train' and 'test', or names of clients"
         )
-    frames = all(hasattr(split, "iloc") for split in splits.values())
-    if options and not frames:
-        raise UnalikeError(
-            f"found {', '.join(options)} beside a {type(found).__name__}, whose samples have no options"
-        )
-    if not frames:
-        return Dataset("data", splits["train"], splits.get("test"), class_names(splits["train"]))
+
+    are_frames = all(hasattr(split, "iloc") for split in splits.values())
+    if not are_frames:
+        if options:
+            raise UnalikeError(
+                f"found {', '.join(options)} beside a {type(data).__name__}, whose samples have no "
+                "options"
+            )
+        train = splits["train"]
+        return Dataset("data", train, splits.get("test"), class_names(train))
     if len(splits) == 1:
         return call_reader(read_table, splits["train"], "the table", encoding, options)
+
+    # One table of both, so that they have one encoding; a column says which rows test.
     import pandas as pd
 
     joined = pd.concat(dict(splits), names=["(split)"]).reset_index(level=0)
     return call_reader(read_table, joined, "the table", encoding, {"split": "(split)"} | options)
 
 
-def _of_clients(found: Mapping[Any, Any], encoding: Encoding | None, **options: Any) -> Dataset:
-    """The samples of several clients."""
-    names = [str(name) for name in found]
+def _of_clients(clients: Mapping[Any, Any], encoding: Encoding | None, **options: Any) -> Dataset:
+    """The samples of several clients, by their names."""
+    names = [str(name) for name in clients]
+    values = list(clients.values())
     if not names:
         raise UnalikeError(
             "found no clients in the mapping, expected samples by the names of clients"
         )
-    if all(hasattr(own, "iloc") for own in found.values()):
+    if all(hasattr(value, "iloc") for value in values):
+        # One table of all clients, so that they have one encoding.
         import pandas as pd
 
-        joined = pd.concat(dict(zip(names, found.values())), names=[CLIENT]).reset_index(level=0)
-        return call_reader(read_table, joined, "the table", encoding, {"group": CLIENT} | options)
-    if any(isinstance(own, ClientData) for own in found.values()):
+        tables = pd.concat(dict(zip(names, values)), names=[CLIENT_GROUP])
+        joined = tables.reset_index(level=0)
+        options = {"group": CLIENT_GROUP} | options
+        return call_reader(read_table, joined, "the table", encoding, options)
+    if any(isinstance(value, ClientData) for value in values):
         raise UnalikeError(
-            "found ClientData, which have test samples of their own; give them as clients, without data="
+            "found ClientData, which have test samples of their own; give them as clients, without "
+            "data="
         )
-    pairs = [array_checks.pair(own, f"client {name!r}") for name, own in zip(names, found.values())]
-    x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-    groups = {CLIENT: np.repeat(names, [len(labels) for _, labels in pairs])}
+    pairs = [array_checks.pair(value, f"client {name!r}") for name, value in zip(names, values)]
+    x = np.concatenate([x for x, _ in pairs])
+    y = np.concatenate([y for _, y in pairs])
+    clients_of_samples = np.repeat(names, [len(y) for _, y in pairs])
     return Dataset(
-        "data", (x, y), None, class_names(next(iter(found.values()))), groups, published=False
+        name="data",
+        train=(x, y),
+        classes=class_names(values[0]),
+        groups={CLIENT_GROUP: clients_of_samples},
+        published=False,
     )

@@ -60,14 +60,13 @@ def load(
     source = _named(str(name_or_path), folder)
     if isinstance(source, Path):
         return read(source, encoding, **options)
-    call, offered = (
-        Call(source.name, source.parameters | options),
-        {"data_dir": folder, "encoding": encoding},
-    )
-    parameters = inspect.signature(registry[call.name]).parameters
-    return registry.build(
-        call, **{name: value for name, value in offered.items() if name in parameters}
-    )
+
+    # A registered reader takes what its parameters name, besides its own options.
+    offered = {"data_dir": folder, "encoding": encoding}
+    parameters = inspect.signature(registry[source.name]).parameters
+    context = {name: value for name, value in offered.items() if name in parameters}
+    call = Call(source.name, source.parameters | options)
+    return registry.build(call, **context)
 
 
 def table_at(name_or_path: str, data_dir: str | Path | None = None) -> Path | None:
@@ -94,7 +93,8 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    x, y = (bunch.images / 16).astype(np.float32)[:, None], bunch.target
+    x = (bunch.images / 16).astype(np.float32)[:, None]
+    y = bunch.target
     test = every_fifth(y)
     names = [str(label) for label in range(10)]
     return Dataset("digits", (x[~test], y[~test]), (x[test], y[test]), names, published=False)
@@ -108,31 +108,34 @@ def _named(text: str, folder: Path | None) -> Call | Path:
         call = parse_one(registry.spelled(text))
         if call.name in registry:
             return call
-    named = [] if folder is None else [folder / (text + end) for end in formats] + [folder / text]
-    for path in (*named, Path(text)):
+    # In the folder of data files the name may lack its suffix.
+    candidates = [Path(text)]
+    if folder is not None:
+        files = [folder / (text + end) for end in formats]
+        candidates = [*files, folder / text, *candidates]
+    for path in candidates:
         if path.exists():
             return path
     raise _not_found(text, folder)
 
 
 def _existing(path: Path, folder: Path | None) -> Path:
-    tried = [path] if folder is None else [path, folder / path]
-    for candidate in tried:
+    """The file or folder at a path, or at that path in the folder of data files. Raises `UnalikeError` if there is none."""
+    candidates = [path] if folder is None else [path, folder / path]
+    for candidate in candidates:
         if candidate.exists():
             return candidate
-    raise UnalikeError(
-        f"found nothing at {' or '.join(map(str, tried))}; give its path, or set {FOLDER} to its folder"
-    )
+    places = " or ".join(str(candidate) for candidate in candidates)
+    raise UnalikeError(f"found nothing at {places}; give its path, or set {FOLDER} to its folder")
 
 
 def _not_found(text: str, folder: Path | None) -> UnalikeError:
     suffixes = ", ".join(formats)
-    looked = (
-        f"no {text}.npz or the like in {folder}"
-        if folder
-        else f"{FOLDER} names no folder to look in"
-    )
+    looked = f"{FOLDER} names no folder to look in"
+    if folder:
+        looked = f"no {text}.npz or the like in {folder}"
     return UnalikeError(
-        f"{unknown('data set', text, registry)} (as a file: {looked}; put a folder {text} or a file "
-        f"{text} with one of the suffixes {suffixes} into that folder ({NAMED_BY}), or give its path)"
+        f"{unknown('data set', text, registry)} (as a file: {looked}; put a folder {text} "
+        f"or a file {text} with one of the suffixes {suffixes} into that folder "
+        f"({NAMED_BY}), or give its path)"
     )

@@ -26,8 +26,9 @@ def heart_disease() -> Dataset:
     those of any table.
     """
     table = read_table(HEART_DISEASE, target="num", group="dataset", drop="id")
+    has_disease = _with_labels(table, lambda num: (num > 0).long())
     return replace(
-        _with_labels(table, lambda num: (num > 0).long()),
+        has_disease,
         classes=["no disease", "disease"],
         groups={"hospital": table.groups["dataset"]},
     )
@@ -52,25 +53,16 @@ class NaturalTable:
 
     def read(self, name: str, data_dir: Path | None) -> Dataset:
         """Read the table. Raises `UnalikeError` where its file is missing or another one."""
-        data = read_table(
-            found(name, f"{name}.csv.gz", data_dir, self.source, self.sha256),
-            target=self.target,
-            group=self.group,
-            regression=self.regression,
-        )
-        if (
-            self.positive is not None
-            and data.classes is not None
-            and data.classes[0] == self.positive
-        ):
-            return replace(_with_labels(data, lambda y: 1 - y), classes=data.classes[::-1])
-        return data
+        path = file_of(name, f"{name}.csv.gz", data_dir, self.source, self.sha256)
+        data = read_table(path, target=self.target, group=self.group, regression=self.regression)
+        if self.positive is None or data.classes is None or data.classes[0] != self.positive:
+            return data
+        # Classes are sorted by name, and the positive one has to be the second.
+        return replace(_with_labels(data, lambda y: 1 - y), classes=data.classes[::-1])
 
 
-TABLES = {
-    name: NaturalTable(**facts)
-    for name, facts in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
-}
+TOML = Path(__file__).with_suffix(".toml").read_text("utf-8")
+TABLES = {name: NaturalTable(**fields) for name, fields in tomllib.loads(TOML).items()}
 
 
 def _register(name: str, table: NaturalTable) -> None:
@@ -95,21 +87,29 @@ def smartwatch(data_dir: Path | None) -> Dataset:
     """
     source = "the data of the Python package seglearn 1.2.5 (BSD), in windows of 100 steps that do not overlap"
     sha256 = "04f7117fc8a5a99524e29a46398c649afe6f5cce5d3dfc861e4d5cbe3931a7aa"
-    path = found("smartwatch", "smartwatch.npz", data_dir, source, sha256)
+    path = file_of("smartwatch", "smartwatch.npz", data_dir, source, sha256)
     with reading(path, "an archive of windows"), np.load(path, allow_pickle=False) as archive:
-        x, y, classes = archive["x"], archive["y"].astype(np.int64), archive["classes"].tolist()
+        x = archive["x"]
+        y = archive["y"].astype(np.int64)
+        classes = archive["classes"].tolist()
         groups = {name: archive[name].astype(np.int64) for name in ("subject", "recording", "side")}
     test = every_fifth(y, groups["recording"])
-    order, train = np.argsort(test, kind="stable"), int((~test).sum())
-    x = (x - x[~test].mean((0, 1))) / x[~test].std((0, 1))
-    groups = {name: values[order] for name, values in groups.items()}
-    rows = x[order, None].astype(np.float32)
+    training = x[~test]
+    x = (x - training.mean((0, 1))) / training.std((0, 1))
+    order = np.argsort(test, kind="stable")  # training windows first
     return Dataset.divided(
-        "smartwatch", rows, y[order], train, classes, groups, unit="recording", published=False
+        name="smartwatch",
+        x=x[order, None].astype(np.float32),
+        y=y[order],
+        train=len(training),
+        classes=classes,
+        groups={name: values[order] for name, values in groups.items()},
+        unit="recording",
+        published=False,
     )
 
 
-def found(name: str, file: str, data_dir: Path | None, source: str, sha256: str) -> Path:
+def file_of(name: str, file: str, data_dir: Path | None, source: str, sha256: str) -> Path:
     """The file of a data set in the folder of data files, or in its folder `natural`.
 
     Raises:
@@ -120,23 +120,22 @@ def found(name: str, file: str, data_dir: Path | None, source: str, sha256: str)
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise UnalikeError(
-            f"{name}: found no {file} {searched(data_dir)}; put it into the folder of data files ({NAMED_BY}). "
-            f"Expected: {expected}"
+            f"{name}: found no {file} {searched(data_dir)}; put it into the folder of "
+            f"data files ({NAMED_BY}). Expected: {expected}"
         )
     checksum = hashlib.sha256(content(path)).hexdigest()
     if checksum != sha256:
         raise UnalikeError(
-            f"{path} has the checksum {checksum}. Expected: {expected}. Read another table by its path, with --target and --group"
+            f"{path} has the checksum {checksum}. Expected: {expected}. Read another table by its "
+            "path, with --target and --group"
         )
     return path
 
 
 def _with_labels(data: Dataset, change: Callable[[Tensor], Tensor]) -> Dataset:
     """The data set with other labels for the same samples."""
-    (x, y), test = data.train, data.test
-    return replace(
-        data,
-        train=(x, change(y)),
-        test=None if test is None else (test[0], change(test[1])),
-        classes=None,
-    )
+    x, y = data.train
+    test = data.test
+    if test is not None:
+        test = (test[0], change(test[1]))
+    return replace(data, train=(x, change(y)), test=test, classes=None)

@@ -67,14 +67,15 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
         pattern = layout(path)
         if pattern is None:
             raise UnalikeError(
-                f"{path} is a folder of no known layout; expected one that holds {' or '.join(layouts)}, "
-                "such as a folder of images per class"
+                f"{path} is a folder of no known layout; expected one that holds "
+                f"{' or '.join(layouts)}, such as a folder of images per class"
             )
         return call_reader(layouts[pattern], path, path.name, encoding, options)
     end = ending(path.name)
     if end is None:
         raise UnalikeError(
-            f"{path} has a suffix that cannot be read; expected {' or '.join(formats)}: convert the file"
+            f"{path} has a suffix that cannot be read; expected {' or '.join(formats)}: convert "
+            "the file"
         )
     return call_reader(formats[end], path, path.name, encoding, options)
 
@@ -84,36 +85,41 @@ def call_reader(
 ) -> Dataset:
     """Call a reader of a file or object with its options; the messages about them start with `where`."""
     parameters = inspect.signature(reader).parameters
-    written = [
+    # The encoding is an argument of its own, since a person cannot write it.
+    known = [
         name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name != "encoding"
     ]
     for name, value in options.items():
-        if not written:
+        if not known:
             raise UnalikeError(
-                f"{where}: found {name}={value!r}, but files of this kind have no options: leave it out"
+                f"{where}: found {name}={value!r}, but files of this kind have no "
+                "options: leave it out"
             )
-        if name not in written:
-            raise UnalikeError(f"{where}: {unknown('option', name, written)}")
-    agreed = {"encoding": encoding} if encoding and "encoding" in parameters else {}
+        if name not in known:
+            raise UnalikeError(f"{where}: {unknown('option', name, known)}")
+    context = {"encoding": encoding} if encoding and "encoding" in parameters else {}
     try:
         check_kinds(reader, options)
-        return reader(source, **options, **agreed)
+        return reader(source, **options, **context)
     except InvalidValue as error:
         raise InvalidValue(f"{where}: {error}") from None
 
 
 def content(path: Path) -> bytes:
     """Read the bytes of a file, decompressed if its name ends in `.gz`."""
-    with reading(path, "a compressed file" if path.suffix == ".gz" else "a file"):
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    is_compressed = path.suffix == ".gz"
+    with reading(path, "a compressed file" if is_compressed else "a file"):
+        data = path.read_bytes()
+        return gzip.decompress(data) if is_compressed else data
 
 
 def first_file(folder: Path, *patterns: str) -> Path | None:
     """Return the first file in `folder` that matches one of the patterns, tried in order; None if there is none."""
-    return next(
-        (file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()),
-        None,
-    )
+    for pattern in patterns:
+        for file in sorted(folder.glob(pattern)):
+            if file.is_file():
+                return file
+    return None
 
 
 def every_fifth(y: np.ndarray, units: np.ndarray | None = None) -> np.ndarray:
@@ -123,12 +129,13 @@ def every_fifth(y: np.ndarray, units: np.ndarray | None = None) -> np.ndarray:
     of the samples every fifth unit tests, by the label of its first sample.
     """
     if units is not None:
-        first, unit = np.unique(units, return_index=True, return_inverse=True)[1:]
+        _, first, unit = np.unique(units, return_index=True, return_inverse=True)
         return every_fifth(y[first])[unit]
     if y.dtype.kind == "f":
         return np.arange(len(y)) % 5 == 4
+    # The rank of each sample among those of its label: its place in label order, from where the label begins.
     order = np.argsort(y, kind="stable")
-    starts = np.searchsorted(y[order], y[order])  # where each label's samples begin
+    starts = np.searchsorted(y[order], y[order])
     rank = np.empty(len(y), np.int64)
     rank[order] = np.arange(len(y)) - starts
     return rank % 5 == 4

@@ -38,26 +38,34 @@ def shakespeare(
     file = None if data_dir is None else first_file(data_dir, *FILES)
     if file is None:
         raise UnalikeError(
-            f"shakespeare: found no {FILES[0]} {searched(data_dir)}; put a table there with a column {speaker!r} "
-            f"and a column {line!r}, one row for each line of a play"
+            f"shakespeare: found no {FILES[0]} {searched(data_dir)}; put a table there "
+            f"with a column {speaker!r} and a column {line!r}, one row for each line "
+            "of a play"
         )
-    made = {
-        name: _windows(text, length, step) for name, text in _texts(file, speaker, line).items()
-    }
-    made = {name: windows for name, windows in made.items() if len(windows)}
-    if not made:
+    # The windows of each speaker who has any: the first four fifths train, the last one tests.
+    training: dict[str, np.ndarray] = {}
+    tests: dict[str, np.ndarray] = {}
+    for name, text in _texts(file, speaker, line).items():
+        windows = _windows(text, length, step)
+        if len(windows):
+            cut = len(windows) - len(windows) // 5
+            training[name] = windows[:cut]
+            tests[name] = windows[cut:]
+    if not training:
         raise UnalikeError(
-            f"{file}: no speaker has {length + 1} characters; expected longer texts, or a smaller length"
+            f"{file}: no speaker has {length + 1} characters; expected longer texts, "
+            "or a smaller length"
         )
-    cuts = {name: len(windows) - len(windows) // 5 for name, windows in made.items()}
-    parts = [(name, made[name][: cuts[name]]) for name in made] + [
-        (name, made[name][cuts[name] :]) for name in made
-    ]
-    codes = np.concatenate([windows for _, windows in parts])
-    origins = np.repeat([name for name, _ in parts], [len(windows) for _, windows in parts])
-    x, y = codes[:, :length] + UNKNOWN + 1, codes[:, length]
+    parts = [*training.values(), *tests.values()]
+    speakers = np.repeat([*training, *tests], [len(windows) for windows in parts])
+    codes = np.concatenate(parts)
     return Dataset.divided(
-        "shakespeare", x, y, sum(cuts.values()), list(CHARACTERS), {"speaker": origins}
+        name="shakespeare",
+        x=codes[:, :length] + UNKNOWN + 1,
+        y=codes[:, length],
+        train=sum(len(windows) for windows in training.values()),
+        classes=list(CHARACTERS),
+        groups={"speaker": speakers},
     )
 
 
@@ -70,7 +78,8 @@ def _texts(file: Path, speaker: str, line: str) -> dict[str, str]:
     missing = [name for name in (speaker, line) if name not in frame]
     if missing:
         raise UnalikeError(
-            f"{file} has the columns {', '.join(map(str, frame))}; expected {speaker!r} and {line!r}: name yours, as in "
+            f"{file} has the columns {', '.join(map(str, frame))}; expected "
+            f"{speaker!r} and {line!r}: name yours, as in "
             "shakespeare(speaker='Player', line='PlayerLine')"
         )
     return {str(name): "\n".join(rows) for name, rows in frame.groupby(speaker, sort=False)[line]}
@@ -78,6 +87,7 @@ def _texts(file: Path, speaker: str, line: str) -> dict[str, str]:
 
 def _windows(text: str, length: int, step: int) -> np.ndarray:
     """Character indices [windows, length + 1] of a text."""
-    codes = np.array([CHARACTERS.index(c) for c in text if c in CHARACTERS], np.int64)
+    known = [CHARACTERS.index(character) for character in text if character in CHARACTERS]
+    codes = np.array(known, np.int64)
     starts = np.arange(0, len(codes) - length, step)
     return codes[starts[:, None] + np.arange(length + 1)]

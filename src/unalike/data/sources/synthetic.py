@@ -37,15 +37,11 @@ def linear_clusters(
     Source: conditioning on local statistics.
     """
     check_not_negative("linear_clusters", noise=noise)
-    return _clustered(
-        "linear_clusters",
-        clusters,
-        clients,
-        points,
-        features,
-        seed,
-        lambda s, rng: s + rng.normal(0, noise, len(s)),
-    )
+
+    def noisy(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return scores + rng.normal(0, noise, len(scores))
+
+    return _clustered("linear_clusters", clusters, clients, points, features, seed, noisy)
 
 
 @registry.register("logistic_clusters")
@@ -53,26 +49,32 @@ def logistic_clusters(
     clusters: int = 3, clients: int = 100, points: int = 100, features: int = 10, seed: int = 0
 ) -> Dataset:
     """Binary labels [x . theta_c > 0] without noise; otherwise as `linear_clusters`."""
-    return _clustered(
-        "logistic_clusters", clusters, clients, points, features, seed, lambda s, rng: s > 0
-    )
+
+    def is_positive(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return scores > 0
+
+    return _clustered("logistic_clusters", clusters, clients, points, features, seed, is_positive)
 
 
 def _clustered(
     name: str, clusters: int, clients: int, points: int, features: int, seed: int, label: Labels
 ) -> Dataset:
+    """Training and test samples of linear models that differ between clusters; `label` makes labels of their scores."""
     check_count(name, clusters=clusters, clients=clients, points=points, features=features)
     check_count(name, 0, seed=seed)
     theta = generator(seed, name).uniform(-10, 10, (clusters, features))
     cluster = np.repeat(np.arange(clusters), clients)
-    parts = []
-    for part in (0, 1):
-        rng = generator(seed, name, part)
+    splits = []
+    for split in (0, 1):
+        rng = generator(seed, name, split)
         x = rng.standard_normal((clusters * clients, points, features))
-        y = label(np.einsum("kpf,kf->kp", x, theta[cluster]).reshape(-1), rng)
-        parts.append((x.reshape(-1, features), y))
-    owner = np.tile(np.repeat(np.arange(len(cluster)), points), 2)
-    return Dataset(name, parts[0], parts[1], groups={"client": owner, "cluster": cluster[owner]})
+        scores = np.einsum("kpf,kf->kp", x, theta[cluster])
+        y = label(scores.reshape(-1), rng)
+        splits.append((x.reshape(-1, features), y))
+    train, test = splits
+    # The same clients, in the same order, have training and test samples.
+    client = np.tile(np.repeat(np.arange(len(cluster)), points), 2)
+    return Dataset(name, train, test, groups={"client": client, "cluster": cluster[client]})
 
 
 @registry.register("synthetic")
@@ -94,22 +96,37 @@ def synthetic(
     check_count("synthetic", 0, seed=seed)
     check_not_negative("synthetic", alpha=alpha, beta=beta)
     scale = np.arange(1, features + 1) ** -0.6
-    splits: list[list[tuple[np.ndarray, np.ndarray]]] = [[], []]
+    training, tests = [], []
     for k in range(clients):
+        # The client's model and the mean of its inputs.
         rng = generator(seed, "synthetic", k)
-        u, mean = rng.normal(0, alpha), rng.normal(rng.normal(0, beta), 1, features)
-        w, b = rng.normal(u, 1, (features, classes)), rng.normal(u, 1, classes)
+        u = rng.normal(0, alpha)
+        mean = rng.normal(rng.normal(0, beta), 1, features)
+        w = rng.normal(u, 1, (features, classes))
+        b = rng.normal(u, 1, classes)
+
         size = int(rng.lognormal(4, 2)) + 50
         x = mean + scale * rng.standard_normal((size, features))
-        y, cut = (x @ w + b).argmax(1), int(0.9 * size)
-        for split, rows in zip(splits, (slice(cut), slice(cut, None))):
-            split.append((x[rows], y[rows]))
-    train, test = (
-        (np.concatenate(x), np.concatenate(y)) for x, y in (zip(*split) for split in splits)
+        y = (x @ w + b).argmax(1)
+        cut = int(0.9 * size)
+        training.append((x[:cut], y[:cut]))
+        tests.append((x[cut:], y[cut:]))
+    sizes = [len(y) for _, y in (*training, *tests)]
+    client = np.repeat(np.tile(np.arange(clients), 2), sizes)
+    return Dataset(
+        name="synthetic",
+        train=_concatenated(training),
+        test=_concatenated(tests),
+        classes=[str(c) for c in range(classes)],
+        groups={"client": client},
     )
-    owner = [np.repeat(np.arange(clients), [len(y) for _, y in split]) for split in splits]
-    names = [str(c) for c in range(classes)]
-    return Dataset("synthetic", train, test, names, {"client": np.concatenate(owner)})
+
+
+def _concatenated(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The samples of several clients as one pair (x, y)."""
+    x = np.concatenate([x for x, _ in pairs])
+    y = np.concatenate([y for _, y in pairs])
+    return x, y
 
 
 @registry.register("fcube")
@@ -123,13 +140,21 @@ def fcube(points: int = 1000, test: int = 1000, seed: int = 0) -> Dataset:
     check_count("fcube", points=points, test=test)
     check_count("fcube", 0, seed=seed)
     rng = generator(seed, "fcube")
+    # A client has a corner of the cube and the opposite one, from which its points come in turn.
     side = np.where(np.arange(points) % 2, -1.0, 1.0)[:, None]
-    corners = np.array([[1, a, b] for a in (1, -1) for b in (1, -1)])
+    corners = np.array([[1, 1, 1], [1, 1, -1], [1, -1, 1], [1, -1, -1]])
     x = np.concatenate([side * corner * rng.random((points, 3)) for corner in corners])
-    held_out = rng.uniform(-1, 1, (test, 3))
-    parts = [(x, (x[:, 0] <= 0).astype(np.int64)) for x in (x, held_out)]
-    owner = np.concatenate([np.repeat(np.arange(len(corners)), points), np.full(test, -1)])
-    return Dataset("fcube", parts[0], parts[1], ["0", "1"], {"client": owner})
+    y = (x[:, 0] <= 0).astype(np.int64)
+    test_x = rng.uniform(-1, 1, (test, 3))
+    test_y = (test_x[:, 0] <= 0).astype(np.int64)
+    client = np.repeat(np.arange(len(corners)), points)
+    return Dataset(
+        name="fcube",
+        train=(x, y),
+        test=(test_x, test_y),
+        classes=["0", "1"],
+        groups={"client": np.concatenate([client, np.full(test, -1)])},
+    )
 
 
 @registry.register("quadratic")
@@ -142,16 +167,14 @@ def quadratic(
     given batch size, so that FedAvg settles elsewhere: this is the objective inconsistency of Wang et al. 2020 (FedNova) in its
     smallest form. The test samples are the training samples.
     """
-    check_count("quadratic", **{f"sizes[{k}]": size for k, size in enumerate(sizes)})
+    counts = {f"sizes[{k}]": size for k, size in enumerate(sizes)}
+    check_count("quadratic", **counts)
     if len(sizes) != len(optima):
         raise UnalikeError(
-            f"quadratic: found {len(sizes)} sizes and {len(optima)} optima, expected as many of both"
+            f"quadratic: found {len(sizes)} sizes and {len(optima)} optima, expected as many of "
+            "both"
         )
     y = np.repeat(np.asarray(optima, np.float32), sizes)
-    pair = np.ones((len(y), 1), np.float32), y
-    return Dataset(
-        "quadratic",
-        pair,
-        pair,
-        groups={"client": np.tile(np.repeat(np.arange(len(sizes)), sizes), 2)},
-    )
+    x = np.ones((len(y), 1), np.float32)
+    client = np.repeat(np.arange(len(sizes)), sizes)
+    return Dataset("quadratic", (x, y), (x, y), groups={"client": np.tile(client, 2)})

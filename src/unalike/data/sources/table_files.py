@@ -32,7 +32,8 @@ def _typed(reader: str, place: str = "row", **options: object) -> Reader:
         import pandas as pd
 
         lines = record_lines(path) if place == "line" else ()
-        return numbered(getattr(pd, reader)(path, **options), lines, 1, place)
+        frame = getattr(pd, reader)(path, **options)
+        return numbered(frame, lines, first=1, place=place)
 
     return read
 
@@ -58,10 +59,12 @@ TYPED: Mapping[str, Reader] = {
     ".jsonl.gz": _lines,
 }
 ENDINGS = (*DELIMITED, *TYPED)
-PARTS = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
+MEANS_TEST = {"train": False, "0": False, "false": False, "test": True, "1": True, "true": True}
 """Values of a split column, and whether each means a test row."""
-LENGTH, VOCABULARY = 64, 20000
-"""Default number of words that are read of a text, and default size of the vocabulary."""
+LENGTH_WORDS = 64
+"""Default number of words that are read of a text."""
+VOCABULARY_WORDS = 20000
+"""Default size of the vocabulary."""
 
 
 def read_table(
@@ -74,8 +77,8 @@ def read_table(
     unit: str | None = None,
     split: str | None = None,
     regression: bool | None = None,
-    length: int = LENGTH,
-    vocabulary: int = VOCABULARY,
+    length: int = LENGTH_WORDS,
+    vocabulary: int = VOCABULARY_WORDS,
     bag: bool = False,
     date: Columns = (),
     labelled_only: bool = False,
@@ -121,66 +124,95 @@ def read_table(
             another type such as dates, hardly two rows per class, or a few whole numbers written with decimals, which may be
             classes or amounts.
     """
-    dialect, drop, group = (
-        {"sep": sep, "decimal": decimal, "charset": charset},
-        _several(drop),
-        _several(group),
-    )
+    dialect = {"sep": sep, "decimal": decimal, "charset": charset}
+    drop = _several(drop)
+    group = _several(group)
+    dates = _several(date)
     if isinstance(table, Path):
-        name, where, frame = (
-            table.name.split(".")[0],
-            table.name,
-            opened(table, encoding, group, **dialect),
-        )
+        name = table.name.split(".")[0]
+        where = table.name
+        frame = opened(table, encoding, group, **dialect)
     else:
-        name, where, frame = "table", "the table", table.rename(columns=str)
+        name = "table"
+        where = "the table"
+        frame = table.rename(columns=str)
+
+    # An agreed encoding says how columns are read, and may name the target.
+    is_agreed = encoding is not None
     if encoding is not None:
-        encoding = encoding.dated(frame, _several(date), where)
-        target = encoding.target if labelled and target is None else target
+        encoding = encoding.dated(frame, dates, where)
+        if labelled and target is None:
+            target = encoding.target
     if target is None and encoding is not None:  # rows to predict
         require_columns(frame, [*drop, *group], where)
         groups = {column: frame[column].to_numpy() for column in group}
-        return Dataset(
-            name, (new_rows(frame, encoding, where), None), groups=groups, encoding=encoding
-        )
+        x = new_rows(frame, encoding, where)
+        return Dataset(name, (x, None), groups=groups, encoding=encoding)
     if target is None:
         raise UnalikeError(
-            f"{where} is a table with the columns {', '.join(map(str, frame))}; name the one to predict, with --target COLUMN "
-            "or in Python ua.load(..., target='COLUMN') (and with --group or group= one that says whose row it is, if there is one)"
+            f"{where} is a table with the columns {', '.join(map(str, frame))}; name "
+            "the one to predict, with --target COLUMN or in Python ua.load(..., "
+            "target='COLUMN') (and with --group or group= one that says whose row it "
+            "is, if there is one)"
         )
-    group += [unit] if unit is not None and unit not in group else []
+
+    # The labels.
+    if unit is not None and unit not in group:
+        group.append(unit)
+    named_columns = [*_several(split or ()), *_several(text or ())]
     frame, column, source = with_target(frame, target, where, labelled_only)
-    require_columns(frame, [*drop, *group, *_several(split or ()), *_several(text or ())], where)
+    require_columns(frame, [*drop, *group, *named_columns], where)
     y, classes = labels(column, where, regression)
-    if classes is not None and encoding is None:
+    if classes is not None and not is_agreed:
         check_classes(column, len(classes), where)
-    units = None if unit is None else np.array(texts_of(frame[unit]))
-    test = every_fifth(y, units) if split is None else _tests(frame[split], where)
-    order, train = np.argsort(test, kind="stable"), int((~test).sum())
-    frame, y = frame.iloc[order], y[order]
+
+    # Training rows come first, since the encoding is fitted on them alone.
+    if split is None:
+        units = None if unit is None else np.array(texts_of(frame[unit]))
+        test = every_fifth(y, units)
+    else:
+        test = _tests(frame[split], where)
+    order = np.argsort(test, kind="stable")
+    train = int((~test).sum())
+    frame = frame.iloc[order]
+    y = y[order]
     groups = {column: frame[column].to_numpy() for column in group}
+
+    # The features: by the agreed encoding, of one column of text, or of all columns that nothing else is read from.
     unread = [source, *drop, *_several(split or ())]
     unused = list(dict.fromkeys([*unread, *group]))
-    agreed = encoding is not None
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)
+        x = new_rows(frame, encoding, where)
     elif text is not None:
         if text in unused:
             raise UnalikeError(
-                f"{where}: found text={text!r}, which is the target, a group, the split or dropped, too; name another column"
+                f"{where}: found text={text!r}, which is the target, a group, the split or "
+                "dropped, too; name another column"
             )
         encoding = replace(fit_words(frame[text], train, length, vocabulary, bag), target=target)
-    elif (length, vocabulary, bag) != (LENGTH, VOCABULARY, False):
+        x = encoding.apply(frame, where)
+    elif (length, vocabulary, bag) != (LENGTH_WORDS, VOCABULARY_WORDS, False):
         raise UnalikeError(
-            f"{where}: length, vocabulary and bag say how a column of text is read; name it with text="
+            f"{where}: length, vocabulary and bag say how a column of text is read; name it with "
+            "text="
         )
     else:
         features = frame.drop(columns=unused)
-        encoding = replace(
-            fit(features, train, where, dates_of(features, _several(date), where)), target=target
-        )
-    x = new_rows(frame, encoding, where) if agreed else encoding.apply(frame, where)
-    return Dataset.divided(name, x, y, train, classes, groups, encoding, unit, split is not None)
+        formats_of_dates = dates_of(features, dates, where)
+        encoding = replace(fit(features, train, where, formats_of_dates), target=target)
+        x = encoding.apply(frame, where)
+    return Dataset.divided(
+        name=name,
+        x=x,
+        y=y,
+        train=train,
+        classes=classes,
+        groups=groups,
+        encoding=encoding,
+        unit=unit,
+        published=split is not None,
+    )
 
 
 for name in ENDINGS:
@@ -200,16 +232,15 @@ def opened(
     end = ending(path.name) or ""
     with reading(path, "a table"):
         if end in DELIMITED:
-            texts = (
-                [category.name for category in encoding.categories if not category.truth]
-                if encoding
-                else []
-            )
+            texts = []
+            if encoding is not None:
+                texts = [category.name for category in encoding.categories if not category.truth]
             return read_delimited(path, texts, names, **dialect).rename(columns=str)
         for name, value in dialect.items():
             if value is not None:
                 raise UnalikeError(
-                    f"{path.name}: found {name}={value!r}, which is for delimited text; leave it out"
+                    f"{path.name}: found {name}={value!r}, which is for delimited text; leave it "
+                    "out"
                 )
         return TYPED[end](path).rename(columns=str)
 
@@ -239,18 +270,20 @@ def tokens(
     import pandas as pd
 
     frame = pd.DataFrame({"text": samples}, dtype=object)
-    encoding = encoding or fit_words(frame["text"], train, length, vocabulary, bag=False)
+    if encoding is None:
+        encoding = fit_words(frame["text"], train, length, vocabulary, bag=False)
     return encoding.apply(frame, "the texts"), encoding
 
 
 def _tests(column: pd.Series, where: str) -> np.ndarray:
     values = [text.lower() for text in texts_of(column)]
-    wrong = sorted(set(values) - PARTS.keys())
+    wrong = sorted(set(values) - MEANS_TEST.keys())
     if wrong:
         raise UnalikeError(
-            f"{where}: the split {column.name!r} holds {', '.join(wrong[:5])}; expected train and test, or 0 and 1"
+            f"{where}: the split {column.name!r} holds {', '.join(wrong[:5])}; expected train and "
+            "test, or 0 and 1"
         )
-    test = np.array([PARTS[value] for value in values])
+    test = np.array([MEANS_TEST[value] for value in values])
     if test.all():
         raise UnalikeError(
             f"{where}: the split {column.name!r} has no training rows; expected train or 0 in some"
@@ -263,12 +296,14 @@ def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, w
     for column in unused:
         if column in read:
             raise UnalikeError(
-                f"{where}: {column!r} is the target, the split or dropped here, but a feature in the encoding that was "
-                f"agreed; expected its features {', '.join(read)} to be free"
+                f"{where}: {column!r} is the target, the split or dropped here, "
+                "but a feature in the encoding that was agreed; expected its "
+                f"features {', '.join(read)} to be free"
             )
     if text is not None and (encoding.words is None or encoding.words.name != text):
         raise UnalikeError(
-            f"{where}: found text={text!r}, but the encoding that was agreed reads {', '.join(read)}; leave text out"
+            f"{where}: found text={text!r}, but the encoding that was agreed reads "
+            f"{', '.join(read)}; leave text out"
         )
 
 

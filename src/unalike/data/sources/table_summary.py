@@ -39,9 +39,9 @@ from unalike.data.table_encoding import MOST_CATEGORIES, Category, Encoding, Num
 if TYPE_CHECKING:
     import pandas as pd
 
-LEAST = 5
+MIN_ROWS = 5
 """Fewest rows that a name or a number of a summary is about, unless the site says otherwise."""
-PARTS = 20
+MAX_PARTS = 20
 """Most parts with equally many values that quantiles divide a column into."""
 TRUTHS = {str(False), str(True)}
 
@@ -65,14 +65,16 @@ class NumberSums:
     def categories(self) -> CategoryCounts:
         """The same column of true/false as a category."""
         true = round(self.mean * self.count)
-        values = {str(True): true, str(False): self.count - true, MISSING: self.missing}
-        return CategoryCounts(self.name, {value: rows for value, rows in values.items() if rows})
+        rows = {str(True): true, str(False): self.count - true, MISSING: self.missing}
+        return CategoryCounts(self.name, {value: count for value, count in rows.items() if count})
 
     def below(self, x: np.ndarray) -> np.ndarray:
         """The share of the values below x, by the quantiles; x is none of them."""
         if not self.quantiles:
             return (x > self.mean).astype(float)
-        levels = np.arange(1, len(self.quantiles) + 1) / (len(self.quantiles) + 1)
+        parts = len(self.quantiles) + 1
+        levels = np.arange(1, parts) / parts
+        # Beyond the outer quantiles the values are not known: x is taken to be in the middle of the outer part.
         half = levels[0] / 2
         return np.interp(x, self.quantiles, levels, left=half, right=1 - half)
 
@@ -124,8 +126,8 @@ class TableSummary:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise UnalikeError(
-                f"{path} is not the summary of a table ({str(error)[:300]}); expected a file that `unalike federation summarize` "
-                "wrote"
+                f"{path} is not the summary of a table ({str(error)[:300]}); "
+                "expected a file that `unalike federation summarize` wrote"
             ) from None
 
 
@@ -139,7 +141,7 @@ def summarize(
     regression: bool | None = None,
     date: Sequence[str] = (),
     labelled_only: bool = False,
-    least: int = LEAST,
+    least: int = MIN_ROWS,
     **dialect: Any,
 ) -> TableSummary:
     """Summarize the training rows of a table, those that a site would train on: all but every fifth of a class.
@@ -152,45 +154,49 @@ def summarize(
 
     where = path.name
     frame, column, source = with_target(opened(path, **dialect), target, where, labelled_only)
-    unused = list(dict.fromkeys([source, *drop, *group, *([] if unit is None else [unit])]))
+    unused = [source, *drop, *group]
+    if unit is not None:
+        unused.append(unit)
+    unused = list(dict.fromkeys(unused))
     require_columns(frame, unused, where)
     y, classes = labels(column, where, regression)
     if classes is not None:
         check_classes(column, len(classes), where)
-    train = ~every_fifth(y, None if unit is None else np.array(texts_of(frame[unit])))
-    features, dates = (
-        frame[train].drop(columns=unused),
-        dates_of(frame.drop(columns=unused), date, where),
-    )
+
+    # The rows on which the site would train alone: no number of a test sample leaves it.
+    units = None if unit is None else np.array(texts_of(frame[unit]))
+    train = ~every_fifth(y, units)
+    features = frame[train].drop(columns=unused)
+    dates = dates_of(frame.drop(columns=unused), date, where)
     for note in doubts(features.drop(columns=[*dates]), where):
         warn(note)
-    numbers, categories = [], []
-    for name, values in zip(map(str, features), (features[column] for column in features)):
+
+    numbers: list[NumberSums] = []
+    categories: list[CategoryCounts] = []
+    for key in features:
+        name = str(key)
+        values = features[key]
         if name in dates:
-            numbers.append(
-                _sums(
-                    name, days_of(frame[name], dates[name], where)[train], False, least, dates[name]
-                )
-            )
+            form = dates[name]
+            days = days_of(frame[name], form, where)[train]
+            numbers.append(_sums(name, days, truth=False, least=least, date=form))
         elif kind_of(values) == NUMBERS or not values.notna().any():
-            numbers.append(_sums(name, floats_of(values, where), False, least))
+            numbers.append(_sums(name, floats_of(values, where), truth=False, least=least))
         elif is_bool_dtype(values):
-            numbers.append(_sums(name, floats_of(values, where), True, least))
+            numbers.append(_sums(name, floats_of(values, where), truth=True, least=least))
         else:
-            category_of(
-                values, len(values), where
-            )  # refuses dates, names of rows, numbers with texts among them
-            frequent = {
-                text: n for text, n in sorted(Counter(texts_of(values)).items()) if n >= least
-            }
+            # Refuses dates, names of rows, and numbers with texts among them.
+            category_of(values, len(values), where)
+            counts = Counter(texts_of(values))
+            frequent = {text: n for text, n in sorted(counts.items()) if n >= least}
             categories.append(CategoryCounts(name, frequent))
     return TableSummary(
-        len(features),
-        least,
-        tuple(map(str, features)),
-        _target(column, y, classes, least),
-        tuple(numbers),
-        tuple(categories),
+        rows=len(features),
+        least=least,
+        columns=tuple(map(str, features)),
+        target=_target(column, y, classes, least),
+        numbers=tuple(numbers),
+        categories=tuple(categories),
     )
 
 
@@ -203,22 +209,29 @@ def agreed(summaries: Mapping[str, TableSummary]) -> tuple[Encoding, TargetNames
     The target has the classes of all sites. Raises `UnalikeError`, which names both sites, where these have other columns, or
     other kinds of values in the same one.
     """
-    first, one = next(iter(summaries.items()))
-    for site, found in summaries.items():
-        if {*found.columns} != {*one.columns}:
-            odd = ", ".join(sorted({*found.columns} ^ {*one.columns}))
+    first, expected = next(iter(summaries.items()))
+    for site, summary in summaries.items():
+        differing = set(summary.columns) ^ set(expected.columns)
+        if differing:
             raise UnalikeError(
-                f"{site} and {first} have other columns: only one of them has {odd}; expected the same columns at all sites: "
-                "rename them, or leave them out with --drop"
+                f"{site} and {first} have other columns: only one of them has "
+                f"{', '.join(sorted(differing))}; expected the same columns at all "
+                "sites: rename them, or leave them out with --drop"
             )
-    numbers, categories = [], []
-    for name in one.columns:
-        sums = {
-            site: n for site, found in summaries.items() for n in found.numbers if n.name == name
-        }
-        counts = {
-            site: c for site, found in summaries.items() for c in found.categories if c.name == name
-        }
+
+    # A column of true/false may be a category at a site that writes it as texts; one such site makes it a category for all.
+    numbers: list[Number] = []
+    categories: list[Category] = []
+    for name in expected.columns:
+        sums: dict[str, NumberSums] = {}
+        counts: dict[str, CategoryCounts] = {}
+        for site, summary in summaries.items():
+            for number in summary.numbers:
+                if number.name == name:
+                    sums[site] = number
+            for category in summary.categories:
+                if category.name == name:
+                    counts[site] = category
         if counts:
             categories.append(_category(name, sums, counts))
         else:
@@ -228,113 +241,150 @@ def agreed(summaries: Mapping[str, TableSummary]) -> tuple[Encoding, TargetNames
 
 
 def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = "") -> NumberSums:
+    """The sums of a column, NaN for missing values; with fewer than `least` values all count as missing."""
     known = values[~np.isnan(values)]
     if len(known) < least:
-        return NumberSums(name, 0, len(values), 0.0, 0.0, (), truth, date)
-    mean, parts = float(known.mean()), min(PARTS, len(known) // least)
-    quantiles = np.quantile(known, np.arange(1, parts) / parts).tolist()
-    deviations = float(((known - mean) ** 2).sum())
+        return NumberSums(
+            name=name,
+            count=0,
+            missing=len(values),
+            mean=0.0,
+            deviations=0.0,
+            quantiles=(),
+            truth=truth,
+            date=date,
+        )
+    mean = float(known.mean())
+    # Each part has `least` values or more, so that no quantile is about fewer.
+    parts = min(MAX_PARTS, len(known) // least)
+    quantiles = np.quantile(known, np.arange(1, parts) / parts)
     return NumberSums(
-        name, len(known), len(values) - len(known), mean, deviations, tuple(quantiles), truth, date
+        name=name,
+        count=len(known),
+        missing=len(values) - len(known),
+        mean=mean,
+        deviations=float(((known - mean) ** 2).sum()),
+        quantiles=tuple(quantiles.tolist()),
+        truth=truth,
+        date=date,
     )
 
 
 def _target(column: pd.Series, y: np.ndarray, classes: list[str] | None, least: int) -> TargetNames:
-    name, kind = str(column.name), kind_of(column)
+    """The names of the target: of its classes those with `least` rows or more."""
+    name = str(column.name)
     if classes is None:
         return TargetNames(name, "regression")
     rows = np.bincount(y, minlength=len(classes))
     frequent = tuple(text for text, n in zip(classes, rows) if n >= least)
-    return TargetNames(name, "classification", frequent, kind == NUMBERS)
+    is_numbers = kind_of(column) == NUMBERS
+    return TargetNames(name, "classification", frequent, is_numbers)
 
 
 def _number(name: str, sums: Sequence[NumberSums]) -> Number:
     """The encoding of a column of numbers, as of all rows: missing values are the median before mean and scale are taken."""
-    counts, missing = np.array([n.count for n in sums]), sum(n.missing for n in sums)
+    counts = np.array([n.count for n in sums])
+    missing = sum(n.missing for n in sums)
     if not counts.sum():
         raise UnalikeError(
             f"no site has enough values of the column {name!r}; leave it out with --drop {name}"
         )
     forms = sorted({n.date for n in sums})
     if len(forms) > 1 and not forms[0]:
+        ways = " and ".join(form or "numbers" for form in forms)
         raise UnalikeError(
-            f"the column {name!r} is read in several ways at the sites, as {' and '.join(form or 'numbers' for form in forms)}; "
+            f"the column {name!r} is read in several ways at the sites, as {ways}; "
             f"expected --date {name} at all sites, or at none"
         )
-    date = (
-        forms[0] if len(forms) == 1 else FORMATS[0]
-    )  # days are agreed on; a site may write them in its own way
+    # Days are agreed on; a site may write them in its own way.
+    date = forms[0] if len(forms) == 1 else FORMATS[0]
+
+    # Mean and scale of all rows, in which a missing value is the median: deviations from each site's mean, and of the means.
     means = np.array([n.mean for n in sums])
     median = _median(sums)
     rows = counts.sum() + missing
     mean = float((counts @ means + missing * median) / rows)
-    squares = (
-        sum(n.deviations for n in sums)
-        + counts @ (means - mean) ** 2
-        + missing * (median - mean) ** 2
-    )
+    within = sum(n.deviations for n in sums)
+    between = counts @ (means - mean) ** 2
+    squares = within + between + missing * (median - mean) ** 2
     scale = float(np.sqrt(squares / rows))
-    constant = scale <= 10 * np.finfo(float).eps * max(1.0, abs(mean))
+    is_constant = scale <= 10 * np.finfo(float).eps * max(1.0, abs(mean))
     return Number(
-        name,
-        median,
-        mean,
-        1.0 if constant else scale,
-        missing > 0,
-        all(n.truth for n in sums if n.count),
-        date,
+        name=name,
+        fill=median,
+        mean=mean,
+        scale=1.0 if is_constant else scale,
+        gaps=missing > 0,
+        truth=all(n.truth for n in sums if n.count),
+        date=date,
     )
 
 
 def _median(sums: Sequence[NumberSums]) -> float:
     """The median of all values, where the sites' distribution functions by their quantiles together reach one half."""
-    held = [n for n in sums if n.count]
-    points = np.unique([value for n in held for value in (n.quantiles or (n.mean,))])
-    sides = np.column_stack(
-        [np.nextafter(points, -np.inf), np.nextafter(points, np.inf)]
-    ).ravel()  # many values may be equal
-    below = sum((n.count * n.below(sides) for n in held), start=np.zeros(len(sides))) / sum(
-        n.count for n in held
-    )
-    return float(np.interp(0.5, below, np.repeat(points, 2)))
+    known = [n for n in sums if n.count]
+    points = np.unique([value for n in known for value in n.quantiles or (n.mean,)])
+    # Many values may be equal, so that the share below jumps at a point: it is asked for on both sides.
+    left, right = np.nextafter(points, -np.inf), np.nextafter(points, np.inf)
+    sides = np.column_stack([left, right]).ravel()
+    below = np.zeros(len(sides))
+    for n in known:
+        below = below + n.count * n.below(sides)
+    share = below / sum(n.count for n in known)
+    return float(np.interp(0.5, share, np.repeat(points, 2)))
 
 
 def _category(
     name: str, sums: Mapping[str, NumberSums], counts: Mapping[str, CategoryCounts]
 ) -> Category:
-    for site, found in sums.items():
-        if found.count and not found.truth:
+    """The encoding of a category, from the sites that have texts and those that have true/false or nothing."""
+    for site, number in sums.items():
+        if number.count and not number.truth:
             other = next(iter(counts))
             raise UnalikeError(
-                f"the column {name!r} holds numbers at {site} and texts at {other}; expected one kind at all sites: convert it, or "
-                f"leave it out with --drop {name}"
+                f"the column {name!r} holds numbers at {site} and texts at "
+                f"{other}; expected one kind at all sites: convert it, or leave it "
+                f"out with --drop {name}"
             )
-    tables = [*counts.values(), *(n.categories() for n in sums.values())]
-    values = sorted({value for table in tables for value in table.values})
-    if not {*values} - {MISSING} or len(values) > MOST_CATEGORIES:
+    # What is frequent at any site is a category; a column of true/false is read as texts here.
+    values: set[str] = set()
+    for category in counts.values():
+        values |= set(category.values)
+    for number in sums.values():
+        values |= set(number.categories().values)
+    if not values - {MISSING} or len(values) > MOST_CATEGORIES:
         raise UnalikeError(
-            f"the column {name!r} has {len(values)} frequent texts at all sites together, expected 1 to {MOST_CATEGORIES}; leave "
-            f"it out with --drop {name}"
+            f"the column {name!r} has {len(values)} frequent texts at all sites "
+            f"together, expected 1 to {MOST_CATEGORIES}; leave it out with --drop "
+            f"{name}"
         )
-    return Category(name, tuple(values))
+    return Category(name, tuple(sorted(values)))
 
 
 def _agreed_target(summaries: Mapping[str, TableSummary]) -> TargetNames:
-    first, one = next(iter(summaries.items()))
-    for site, found in summaries.items():
-        if (found.target.name, found.target.kind) != (one.target.name, one.target.kind):
+    """The target with the classes of all sites. Raises `UnalikeError` where it differs in name, kind or the writing of classes."""
+    first, summary_of_first = next(iter(summaries.items()))
+    expected = summary_of_first.target
+    for site, summary in summaries.items():
+        target = summary.target
+        if (target.name, target.kind) != (expected.name, expected.kind):
             raise UnalikeError(
-                f"the target of {site} is {found.target.name!r} ({found.target.kind}), that of {first} {one.target.name!r} "
-                f"({one.target.kind}); expected the same at all sites"
+                f"the target of {site} is {target.name!r} ({target.kind}), that of "
+                f"{first} {expected.name!r} ({expected.kind}); expected the same "
+                "at all sites"
             )
-        if found.target.numbers != one.target.numbers and {*found.target.classes}.isdisjoint(
-            one.target.classes
-        ):
-            classes = ", ".join(found.target.classes), ", ".join(one.target.classes)
+        is_disjoint = set(target.classes).isdisjoint(expected.classes)
+        if target.numbers != expected.numbers and is_disjoint:
+            classes = ", ".join(target.classes)
             raise UnalikeError(
-                f"the classes of {site} are {classes[0]}, those of {first} {classes[1]}; expected the same names at all sites"
+                f"the classes of {site} are {classes}, those of {first} "
+                f"{', '.join(expected.classes)}; expected the same names at all "
+                "sites"
             )
-    names = {name for found in summaries.values() for name in found.target.classes}
-    numbers = all(found.target.numbers for found in summaries.values())
-    ordered = sorted(names, key=int) if numbers else sorted(names)
-    return TargetNames(one.target.name, one.target.kind, tuple(ordered), numbers)
+    names: set[str] = set()
+    for summary in summaries.values():
+        names |= set(summary.target.classes)
+    # Whole numbers are sorted by value, as they are where one site has them all.
+    is_numbers = all(summary.target.numbers for summary in summaries.values())
+    ordered = sorted(names, key=int) if is_numbers else sorted(names)
+    return TargetNames(expected.name, expected.kind, tuple(ordered), is_numbers)

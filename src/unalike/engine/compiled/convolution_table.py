@@ -52,56 +52,70 @@ def convolution_table(
         PIXELS,
     )  # needs numba, which `supports` found
 
-    table, sides = ConvolutionTable(), chain.sides(sample)
+    table = ConvolutionTable()
+    sides = chain.sides(sample)
     for i, layer in enumerate(chain.convolutions):
-        (height, width), (rows, columns) = sides[i : i + 2]
-        laned, wide = padded(layer.filters, LANES), layer.kernel * layer.channels
-        strip, across = padded(wide, LANES), width + 2 * layer.padding
+        height, width = sides[i]
+        rows, columns = sides[i + 1]
+        padded_filters = padded(layer.filters, LANES)
+
+        # a strip of a filter is one row of windows; padded, so that no loop has a remainder
+        strip = layer.kernel * layer.channels
+        padded_strip = padded(strip, LANES)
+        strips = layer.filters * layer.kernel
+
+        # a sample's floats: the image with its border, then the origins
+        padded_width = width + 2 * layer.padding
         # `convolve` reads up to seven pixels beyond the image, and uses none of them
-        pixels = across * (height + 2 * layer.padding) + PIXELS
-        image, weight = table.sample, table.parameters
+        pixels = padded_width * (height + 2 * layer.padding) + PIXELS
+        image = table.sample
         origins = image + padded(pixels * layer.channels + LANES, LANES)
-        table.sample, bias = (
-            origins + rows * columns * laned,
-            weight + layer.filters * layer.kernel * strip,
-        )
+        table.sample = origins + rows * columns * padded_filters
+
+        # the output lies in the next image, inside its border, or in the input of the linear layers
         if i + 1 < len(chain.convolutions):
-            edge = chain.convolutions[i + 1].padding
-            line = (columns + 2 * edge) * layer.filters
-            after = (table.sample + edge * (line + layer.filters), line, layer.filters, 1)
+            border = chain.convolutions[i + 1].padding
+            output_line = (columns + 2 * border) * layer.filters
+            output = table.sample + border * (output_line + layer.filters)
+            output_places = (output, output_line, layer.filters, 1)
         else:
-            after = (0, columns, 1, rows * columns)
+            output_places = (0, columns, 1, rows * columns)
+
+        # the workspace's floats: the filters, then the biases
+        weight = table.parameters
+        bias = weight + strips * padded_strip
+        table.parameters = bias + padded_filters
+
+        kind = (layer.kernel, layer.channels, padded_width, layer.filters, padded_filters)
+        work = (layer.pool, layer.rectified, padded_strip)
+        image_size = (height, width, layer.padding, rows, columns)
+        trained = (layer.weight in moves, layer.bias in moves)
         table.rows.append(
             (
-                *(
-                    layer.kernel,
-                    layer.channels,
-                    across,
-                    layer.filters,
-                    laned,
-                    layer.pool,
-                    layer.rectified,
-                    strip,
-                ),
-                *(height, width, layer.padding, rows, columns),
-                *(image, origins, *after),
-                *(weight, bias, table.turned, layer.weight in moves, layer.bias in moves),
+                *kind,
+                *work,
+                *image_size,
+                image,
+                origins,
+                *output_places,
+                weight,
+                bias,
+                table.turned,
+                *trained,
             )
         )
+
+        # where the same weights lie in a client's row
         begin = begins[layer.weight]
-        table.runs += [
-            (weight + j * strip, begin + j * wide, wide)
-            for j in range(layer.filters * layer.kernel)
-        ]
-        table.runs += [] if layer.bias is None else [(bias, begins[layer.bias], layer.filters)]
-        table.parameters = bias + laned
-        table.turned += layer.kernel * wide * laned
-        table.row = max(
-            table.row,
-            layer.pool * padded(columns * layer.pool, PIXELS) * laned,
-            2 * (rows * columns + 3),
-        )
-        table.pixel = max(table.pixel, laned)
+        for number in range(strips):
+            table.runs.append((weight + number * padded_strip, begin + number * strip, strip))
+        if layer.bias is not None:
+            table.runs.append((bias, begins[layer.bias], layer.filters))
+
+        table.turned += layer.kernel * strip * padded_filters
+        windows = layer.pool * padded(columns * layer.pool, PIXELS) * padded_filters
+        table.row = max(table.row, windows, 2 * (rows * columns + 3))
+        table.pixel = max(table.pixel, padded_filters)
     return table
 
 

@@ -52,15 +52,20 @@ class Layout:
 
     def flat(self, params: Tree) -> Tensor:
         """Stacked parameters as rows [K, P]; [1, P] where all clients have the same."""
-        same = all(params[n].stride(0) == 0 for n in self.places)
-        some = {n: params[n][:1] if same else params[n] for n in self.places}
-        return torch.cat(
-            [(w.movedim(2, -1) if n in self.filters else w).flatten(1) for n, w in some.items()], 1
-        )
+        are_same = all(params[name].stride(0) == 0 for name in self.places)
+        columns = []
+        for name in self.places:
+            weight = params[name][:1] if are_same else params[name]
+            if name in self.filters:
+                weight = weight.movedim(2, -1)
+            columns.append(weight.flatten(1))
+        return torch.cat(columns, 1)
 
     def decays(self, decay: float, strength: float, shared: Collection[str]) -> np.ndarray:
         """Factors of each layer's weight and bias in their gradients [L, 2]: weight decay, plus the pull's strength if shared."""
-        rows = [[decay + strength * (n in shared) for n in names] for names in self.names]
+        rows = []
+        for weight, bias in self.names:
+            rows.append([decay + strength * (name in shared) for name in (weight, bias)])
         return np.array(rows, np.float32)
 
     def views(self, flat: Tensor) -> Tree:
@@ -68,8 +73,8 @@ class Layout:
         return {n: self._view(flat, n) for n in self.places}
 
     def _view(self, flat: Tensor, name: str) -> Tensor:
-        at, shape = self.places[name]
-        values = flat.narrow(1, at, shape.numel())
+        begin, shape = self.places[name]
+        values = flat.narrow(1, begin, shape.numel())
         if name not in self.filters:
             return values.view(-1, *shape)
         filters, channels, height, width = shape
@@ -86,13 +91,16 @@ def layout_of(
     """The layout of a chain. `shapes` are those of the parameters by name, `moves` the parameters that are trained."""
     from unalike.loops import layer_loops as loops  # needs numba, which `obstacle` found
 
+    # in a client's row the parameters follow each other without gaps
     shape = dict(shapes)
     places: dict[str, tuple[int, torch.Size]] = {}
     taken = 0
     for name in (n for pair in chain.names for n in pair if n is not None):
         places[name] = (taken, shape[name])
         taken += shape[name].numel()
-    begins = {name: at for name, (at, _) in places.items()}
+    begins = {name: begin for name, (begin, _) in places.items()}
+
+    # in the workspace the convolutions come first, then the linear layers
     table = convolution_table(chain, sample, begins, moves)
     codes: dict[type[nn.Module] | None, int]
     codes = {
@@ -101,17 +109,29 @@ def layout_of(
         nn.Tanh: loops.TANH,
         nn.Sigmoid: loops.SIGMOID,
     }
-    layers, runs, held = [], table.runs, table.parameters
+    layers = []
+    runs = table.runs
+    weight = table.parameters
     for layer in chain.layers:
         out, wide = shape[layer.weight]
-        even, columns = padded(out, 2), padded(wide, loops.PAIR)
-        bias, trained = held + even * columns, (layer.weight in moves, layer.bias in moves)
-        layers.append((wide, out, columns, even, held, bias, codes[layer.activation], *trained))
-        runs += [(held + o * columns, begins[layer.weight] + o * wide, wide) for o in range(out)]
-        runs += [] if layer.bias is None else [(bias, begins[layer.bias], out)]
-        held = bias + padded(even, loops.LANES)
-    floats = (held, table.turned, table.row, table.pixel, table.sample)
-    arrays = (np.array(lines, np.int64) for lines in (layers, table.lines, runs, floats))
+        even_out, columns = padded(out, 2), padded(wide, loops.PAIR)
+        bias = weight + even_out * columns
+        trained = (layer.weight in moves, layer.bias in moves)
+        code = codes[layer.activation]
+        layers.append((wide, out, columns, even_out, weight, bias, code, *trained))
+        begin = begins[layer.weight]
+        for row in range(out):
+            runs.append((weight + row * columns, begin + row * wide, wide))
+        if layer.bias is not None:
+            runs.append((bias, begins[layer.bias], out))
+        weight = bias + padded(even_out, loops.LANES)
+    floats = (weight, table.turned, table.row, table.pixel, table.sample)
     return Layout(
-        chain.names, places, frozenset(layer.weight for layer in chain.convolutions), *arrays
+        names=chain.names,
+        places=places,
+        filters=frozenset(layer.weight for layer in chain.convolutions),
+        layers=np.array(layers, np.int64),
+        convolutions=table.lines,
+        runs=np.array(runs, np.int64),
+        floats=np.array(floats, np.int64),
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core.codec import from_pieces, to_pieces
 
-PATIENCE = timedelta(days=7)
+MAX_WAIT = timedelta(days=7)
 """A leader may evaluate for hours before it asks again; the end of a process is noticed at once."""
 
 
@@ -47,32 +47,34 @@ class Channel:
     gloo: Any
     direct: NcclGroup | None = None
 
-    def tell(self, nest: Any) -> None:
-        """Send an object from rank 0 to all processes."""
+    def send_to_all(self, nest: Any) -> None:
+        """Send a nest from rank 0 to all processes."""
         with self._guarded():
-            for part in to_pieces(nest, self._there):
+            for part in to_pieces(nest, self._direct_device):
                 self._broadcast(part)
-            self._agree()
+            self._await_all()
 
-    def hear(self) -> Any:
-        """Receive what rank 0 tells."""
+    def receive_from_leader(self) -> Any:
+        """Receive what rank 0 sends to all."""
         with self._guarded():
-            nest = from_pieces(self._broadcast, self._there)
-            self._agree()
+            nest = from_pieces(self._broadcast, self._direct_device)
+            self._await_all()
             return nest
 
     def send(self, nest: Any, rank: int) -> None:
+        """Send a nest to one process."""
         with self._guarded():
-            for part in to_pieces(nest, self._there):
+            for part in to_pieces(nest, self._direct_device):
                 self._send(part, rank)
             if self.direct:
-                self._send(_word(), rank)
+                self._send(_one_byte(), rank)
 
     def receive(self, rank: int) -> Any:
+        """Receive what one process sends to this one."""
         with self._guarded():
-            nest = from_pieces(lambda part: self._receive(part, rank), self._there)
+            nest = from_pieces(lambda part: self._receive(part, rank), self._direct_device)
             if self.direct:
-                self._receive(_word(), rank)
+                self._receive(_one_byte(), rank)
                 self.direct.wait()
             return nest
 
@@ -93,17 +95,19 @@ class Channel:
         if len(part):
             self._group(part).recv([part], rank, 0).wait()
 
-    def _agree(self) -> None:
+    def _await_all(self) -> None:
         """Wait until all processes have started the transfer, so that it will complete."""
         if self.direct:
             self.gloo.barrier(dist.BarrierOptions()).wait()
             self.direct.wait()
 
     def _group(self, part: Tensor) -> Any:
-        return self.gloo if self.direct is None or part.device.type == "cpu" else self.direct.group
+        if self.direct is None or part.device.type == "cpu":
+            return self.gloo
+        return self.direct.group
 
     @property
-    def _there(self) -> torch.device | None:
+    def _direct_device(self) -> torch.device | None:
         return self.direct.device if self.direct else None
 
     @contextmanager
@@ -111,11 +115,12 @@ class Channel:
         try:
             yield
         except BaseException:
-            self.close()  # a GPU that waits for a dead process would wait forever
+            # a GPU that waits for a dead process would wait forever
+            self.close()
             raise
 
 
-def _word(device: torch.device | None = None) -> Tensor:
+def _one_byte(device: torch.device | None = None) -> Tensor:
     return torch.zeros(1, dtype=torch.uint8, device=device)
 
 
@@ -134,20 +139,24 @@ def _reachable() -> Any:
 
     By default gloo uses the machine's own name, which often stands for an address that no other machine can reach.
     """
-    named = os.environ.get("GLOO_SOCKET_IFNAME")
-    if named:
-        return dist.ProcessGroupGloo.create_device(interface=named)
-    leader = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    for family, kind, protocol, _, address in socket.getaddrinfo(*leader, type=socket.SOCK_DGRAM):
-        with suppress(OSError), socket.socket(family, kind, protocol) as way:
-            way.connect(address)  # nothing is sent
-            return dist.ProcessGroupGloo.create_device(hostname=way.getsockname()[0])
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    if interface:
+        return dist.ProcessGroupGloo.create_device(interface=interface)
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    for family, kind, protocol, _, address in addresses:
+        with suppress(OSError), socket.socket(family, kind, protocol) as connection:
+            # nothing is sent: the system only chooses the interface
+            connection.connect(address)
+            own_address = connection.getsockname()[0]
+            return dist.ProcessGroupGloo.create_device(hostname=own_address)
     return dist.ProcessGroupGloo.create_default_device()
 
 
 def _gloo(store: Any, rank: int, size: int, device: Any) -> Any:
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._timeout, options._devices = PATIENCE, [device]
+    options._timeout = MAX_WAIT
+    options._devices = [device]
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
@@ -163,7 +172,8 @@ BACKENDS: dict[str, Callable[[Any, int, int], Any]] = {"cuda": _nccl}
 
 def check_nccl(device: torch.device, processes: int) -> None:
     """Raise `UnalikeError` where the processes of this machine cannot have a GPU each."""
-    if device.type not in BACKENDS or (device.type == "cuda" and not dist.is_nccl_available()):
+    has_nccl = device.type != "cuda" or dist.is_nccl_available()
+    if device.type not in BACKENDS or not has_nccl:
         raise UnalikeError(
             f"nccl=True: found device='{device}' and torch {torch.__version__}, expected GPUs and a torch with NCCL"
         )
@@ -177,21 +187,22 @@ def check_nccl(device: torch.device, processes: int) -> None:
 
 def nccl_group(device: torch.device, store: Any, rank: int, size: int) -> NcclGroup:
     """Connects this process's `device` with those of the others. Raises `UnalikeError`."""
-    word = _word(device)
+    byte = _one_byte(device)
     try:
         group = BACKENDS[device.type](store, rank, size)
-        group.broadcast([word], dist.BroadcastOptions()).wait()
+        group.broadcast([byte], dist.BroadcastOptions()).wait()
         # connections are made when they are first used: now, when nobody is known to be dead
         for other in range(1, size):
             if rank == 0:
-                group.recv([word], other, 0).wait()
+                group.recv([byte], other, 0).wait()
             elif rank == other:
-                group.send([word], 0, 0).wait()
-        made = NcclGroup(device, group)
-        made.wait()
+                group.send([byte], 0, 0).wait()
+        connected = NcclGroup(device, group)
+        connected.wait()
     except RuntimeError as error:
+        reason = str(error).splitlines()[0][:160]
         raise UnalikeError(
-            f"nccl=True: {device} of process {rank} does not reach the others: {str(error).splitlines()[0][:160]}; "
+            f"nccl=True: {device} of process {rank} does not reach the others: {reason}; "
             "NCCL_DEBUG=INFO says more, and without nccl=True tensors travel over the host"
         ) from None
-    return made
+    return connected

@@ -17,19 +17,26 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Broadcast, PartTrees, Tree
 from unalike.engine.base import AcceptedRounds, ClientPool, Executor, client_costs
+from unalike.engine.multiprocess.messages import (
+    ClientsQuestion,
+    Feed,
+    Finetune,
+    GetClientState,
+    KeepClientStates,
+)
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
-from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_states import ClientStateStore
 from unalike.training.flat_update import flatten_update, restore_update
 from unalike.training.server.kept_updates import UpdateBuffer
 from unalike.training.server.server_round import SumWeights
 from unalike.training.server.summed_updates import StreamingSum, SummedUpdates
 from unalike.training.server.updates import UpdateSink
 
-KEEPING: dict[str, Callable[[ClientStates, AcceptedRounds], None]] = {
-    "pin": ClientStates.pin_versions,
-    "save": ClientStates.save,
-    "prune": ClientStates.drop_other_versions,
-    "adopt": ClientStates.use_versions,
+KEEPING: dict[str, Callable[[ClientStateStore, AcceptedRounds], None]] = {
+    "pin": lambda client_states, accepted: client_states.pin_versions(accepted),
+    "save": lambda client_states, accepted: client_states.save(accepted),
+    "prune": lambda client_states, accepted: client_states.drop_other_versions(accepted),
+    "adopt": lambda client_states, accepted: client_states.use_versions(accepted),
 }
 """Word in a message -> what each process does with the client states that it keeps."""
 
@@ -48,8 +55,7 @@ class Distributed(Executor):
         if self.worker_pool.closed:  # after the run, when a user asks for a client's model
             return self.inner.feed(broadcast, ids, accepted, sink)
         weights = _plain_weights(sink.weights) if isinstance(sink, StreamingSum) else None
-        question = {"do": "feed", "weights": weights}
-        mine, others = self.ask(broadcast, ids, accepted, question)
+        mine, others = self.ask(Feed, broadcast, ids, accepted, weights=weights)
         self.inner.feed(broadcast, mine, accepted, sink)
         # in the order of ranks, whoever is ready first: the bits of a sum depend on its order
         for rank in others:
@@ -59,74 +65,88 @@ class Distributed(Executor):
             else:
                 sink.add(answer["ids"], restore_update(answer["updates"]))
 
-    def tune(
+    def finetune(
         self, broadcast: Broadcast, ids: Sequence[int], accepted: AcceptedRounds
     ) -> Iterator[tuple[int, Tree]]:
         if self.worker_pool.closed:
-            yield from self.inner.tune(broadcast, ids, accepted)
+            yield from self.inner.finetune(broadcast, ids, accepted)
             return
-        for (
-            client
-        ) in ids:  # one by one: the caller may stop at any time, or ask something else in between
-            mine, others = self.ask(broadcast, [client], accepted, {"do": "tune"})
-            yield from self.inner.tune(broadcast, mine, accepted)
+        # one by one: the caller may stop at any time, or ask something else in between
+        for client in ids:
+            mine, others = self.ask(Finetune, broadcast, [client], accepted)
+            yield from self.inner.finetune(broadcast, mine, accepted)
             for rank in others:
-                yield (
-                    client,
-                    to_pool_device(self.worker_pool.answer(rank)["tuned"], self.client_pool),
-                )
+                answer = self.worker_pool.answer(rank)
+                yield client, to_pool_device(answer["model"], self.client_pool)
 
     def ask(
         self,
+        question: type[ClientsQuestion],
         broadcast: Broadcast | None,
         ids: Sequence[int],
         accepted: AcceptedRounds,
-        what: Message,
+        **values: Any,
     ) -> tuple[list[int], list[int]]:
-        """The clients that this process has, and the ranks of the others that were asked to do `what` with theirs."""
-        mine, *others = self._parted(ids)
-        asked = [rank for rank, theirs in enumerate(others, start=1) if theirs]
-        message: Message = {
-            "group": self.group,
-            "broadcast": broadcast and broadcast._asdict(),
-            "ids": others,
-        }
-        if not self.client_pool.client_states.empty:
-            known = [client for theirs in others for client in theirs if client in accepted]
-            message["accepted"] = _pairs({client: accepted[client] for client in known})
-        if asked:
-            self.worker_pool.tell(message | what, asked)
-        return mine, asked
+        """The clients that this process has, and the ranks of the others that were asked about theirs.
 
-    def _parted(self, ids: Sequence[int]) -> list[list[int]]:
+        `values` are the fields that the kind of question has beside those of every one about clients.
+        """
+        mine, *others = self._by_process(ids)
+        ranks = [rank for rank, clients in enumerate(others, start=1) if clients]
+        if not ranks:
+            return mine, ranks
+        # the others keep versions of states, and only the leader knows which of them were accepted
+        pairs = None
+        if not self.client_pool.client_states.empty:
+            known = [k for clients in others for k in clients if k in accepted]
+            pairs = _pairs({client: accepted[client] for client in known})
+        message = question(
+            group=self.group,
+            ids=others,
+            broadcast=None if broadcast is None else broadcast._asdict(),
+            accepted=pairs,
+            **values,
+        )
+        self.worker_pool.send(message.as_dict(), ranks)
+        return mine, ranks
+
+    def _by_process(self, ids: Sequence[int]) -> list[list[int]]:
         """The clients of each process in the order of `ids`: where their states are, or by their costs."""
-        client_states, clients = self.client_pool.client_states, np.array(ids, np.int64)
+        pool, clients = self.client_pool, np.array(ids, np.int64)
+        client_states = pool.client_states
         if isinstance(client_states, SharedClientStates) and not client_states.empty:
             owners = client_states.owners[clients]
         else:
-            work = client_costs(
-                self.client_pool.method,
-                self.client_pool.settings.work,
-                self.client_pool.counts(ids),
-            )
-            owners = assign_clients(work, self.worker_pool.size)
+            costs = client_costs(pool.method, pool.settings.work, pool.counts(ids))
+            owners = assign_clients(costs, self.worker_pool.size)
         return [clients[owners == rank].tolist() for rank in range(self.worker_pool.size)]
 
 
-class SharedClientStates(ClientStates):
-    """The leader's view of all client states: those of its own clients are here, the others are asked for.
+class SharedClientStates:
+    """The leader's view of all client states (a `ClientStateStore`): those of its own clients are here, the others are asked for.
 
     `place` names the stage and the group in messages; the stage may be over when a checkpoint is written.
     """
 
     def __init__(
-        self, own: ClientStates, worker_pool: WorkerPool, place: Message, costs: np.ndarray
+        self,
+        own: ClientStateStore,
+        worker_pool: WorkerPool,
+        place: dict[str, int],
+        costs: np.ndarray,
     ):
-        self._own, self._worker_pool, self._place, self._costs = own, worker_pool, place, costs
+        self._own = own
+        self._worker_pool = worker_pool
+        self._place = place
+        self._costs = costs
 
     @property
     def empty(self) -> bool:
         return self._own.empty
+
+    @property
+    def device(self) -> torch.device:
+        return self._own.device
 
     @cached_property
     def owners(self) -> np.ndarray:
@@ -134,15 +154,19 @@ class SharedClientStates(ClientStates):
         return assign_clients(self._costs, self._worker_pool.size)
 
     def get(self, client: int, accepted: int | None) -> PartTrees:
-        if accepted is None or self.empty or self._worker_pool.closed or not self.owners[client]:
+        is_here = self.empty or self._worker_pool.closed or not self.owners[client]
+        if accepted is None or is_here:
             return self._own.get(client, accepted)
         owner = int(self.owners[client])
-        self._worker_pool.tell(
-            self._place | {"do": "client_state", "client": client, "accepted": accepted}, [owner]
-        )
-        device = self._own.device
+        question = GetClientState(**self._place, client=client, accepted=accepted)
+        self._worker_pool.send(question.as_dict(), [owner])
         client_state: PartTrees = self._worker_pool.answer(owner)["client_state"]
-        return {name: tree.map(lambda t: t.to(device), held) for name, held in client_state.items()}
+        device = self.device
+        return {name: tree.map(lambda t: t.to(device), t) for name, t in client_state.items()}
+
+    def put(self, client: int, round: int, client_state: PartTrees, accepted: int | None) -> None:
+        """Keep the state of a client that this process trains."""
+        self._own.put(client, round, client_state, accepted)
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
         """The stacked states of clients that this process trains."""
@@ -163,21 +187,24 @@ class SharedClientStates(ClientStates):
     def save(self, accepted: AcceptedRounds) -> None:
         self._all("save", accepted)
 
+    def keep_rounds_from(self, round: int) -> None:
+        """Keep files for broadcasts that arrive late: those of this process, since none arrive late at the others."""
+        self._own.keep_rounds_from(round)
+
     def drop_other_versions(self, accepted: AcceptedRounds) -> None:
         self._all("prune", accepted)
 
     def use_versions(self, accepted: AcceptedRounds) -> None:
         self._all("adopt", accepted)
 
-    def _all(self, what: str, accepted: AcceptedRounds) -> None:
+    def _all(self, action: str, accepted: AcceptedRounds) -> None:
         if self.empty:
             return
         others = () if self._worker_pool.closed else range(1, self._worker_pool.size)
         if others:
-            self._worker_pool.tell(
-                self._place | {"do": "keep", "what": what, "accepted": _pairs(accepted)}, others
-            )
-        KEEPING[what](self._own, accepted)
+            question = KeepClientStates(**self._place, action=action, accepted=_pairs(accepted))
+            self._worker_pool.send(question.as_dict(), others)
+        KEEPING[action](self._own, accepted)
         for rank in others:
             self._worker_pool.answer(rank)
 
@@ -193,10 +220,13 @@ def to_pool_device(nest: Any, client_pool: ClientPool) -> Any:
 
 def assign_clients(costs: np.ndarray, ranks: int) -> np.ndarray:
     """The rank that trains each client [K]: the most expensive client first, each to the rank with the least work so far."""
-    owners, loads = np.empty(len(costs), np.int16), [(0, rank) for rank in range(ranks)]
+    owners = np.empty(len(costs), np.int16)
+    # a heap: the rank with the least work comes first
+    loads = [(0, rank) for rank in range(ranks)]
     for client in np.argsort(-costs, kind="stable").tolist():
-        load, owners[client] = loads[0]
-        heapreplace(loads, (load + int(costs[client]), int(owners[client])))
+        load, rank = loads[0]
+        owners[client] = rank
+        heapreplace(loads, (load + int(costs[client]), rank))
     return owners
 
 
@@ -204,8 +234,9 @@ def _pairs(accepted: AcceptedRounds) -> Tensor:
     return torch.tensor([*accepted.items()], dtype=torch.int64).reshape(-1, 2)
 
 
-def accepted_rounds(message: Message) -> AcceptedRounds:
-    return dict(message["accepted"].tolist()) if "accepted" in message else {}
+def accepted_rounds(pairs: Tensor | None) -> AcceptedRounds:
+    """Client -> the newest round in which its update was accepted, of the pairs in a message."""
+    return {} if pairs is None else dict(pairs.tolist())
 
 
 def _plain_weights(weights: SumWeights) -> list[Any]:

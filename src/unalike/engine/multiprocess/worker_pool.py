@@ -28,11 +28,14 @@ from unalike.engine.multiprocess.channel import (
     nccl_group,
     remote_gloo,
 )
+from unalike.engine.multiprocess.messages import EndRun
 
 Message = dict[str, Any]
 
-FAREWELL = 10.0
+EXIT_SECONDS = 10.0
 """Seconds that a process has to exit by itself."""
+CRASH_SECONDS = 0.5
+"""Seconds that a process which is gone may take until it is known to be."""
 
 
 class WorkerPool:
@@ -46,25 +49,32 @@ class WorkerPool:
         room: TemporaryDirectory[str] | None = None,
         processes: Sequence[BaseProcess] = (),
     ):
-        self.rank, self.size, self.place, self._room = channel.rank, size, place, room
+        self.rank = channel.rank
+        self.size = size
+        self.place = place
         self.folder = None if room is None else Path(room.name)
-        self._channel, self._processes = channel, processes
-        self._lost, self._owed = "", set[int]()
+        self._room = room
+        self._channel = channel
+        self._processes = processes
+        # why the others can no longer be reached, and the processes whose answers are still to come
+        self._lost = ""
+        self._owed: set[int] = set()
         self.closed = False
         """Whether the run is over and the others have left."""
 
-    def tell(self, message: Message, asked: Iterable[int] = ()) -> None:
-        """Send a command from the leader to all processes; those that it `asked` will answer."""
-        for rank in sorted(self._owed):  # answers to a question that was interrupted
-            with suppress(UnalikeError):  # a process listens again once its answer was taken
+    def send(self, message: Message, asked: Iterable[int] = ()) -> None:
+        """Send a command from the leader to all processes; those that are `asked` will answer."""
+        # after an interrupted question: a process listens again once its answer was taken
+        for rank in sorted(self._owed):
+            with suppress(UnalikeError):
                 self.answer(rank)
         self._owed = set(asked)
         with self._watched():
-            self._channel.tell(message | {"asked": sorted(self._owed)})
+            self._channel.send_to_all(message | {"asked": sorted(self._owed)})
 
-    def hear(self) -> Message:
-        """Receive what the leader tells."""
-        return self._channel.hear()
+    def receive(self) -> Message:
+        """Receive the leader's next command."""
+        return self._channel.receive_from_leader()
 
     def reply(self, message: Message) -> None:
         """Answer the leader's last question."""
@@ -82,14 +92,15 @@ class WorkerPool:
 
     def close(self) -> None:
         """Let the other processes exit; end those of this machine that are still busy with a command."""
-        leave = not self._lost and not (self._owed and self._processes)
-        if leave:
+        is_busy = bool(self._owed and self._processes)
+        can_leave = not self._lost and not is_busy
+        if can_leave:
             with suppress(UnalikeError):
-                self.tell({"do": "end"})
+                self.send(EndRun().as_dict())
         self.closed = True
         self._channel.close()
         for process in self._processes:
-            process.join(FAREWELL if leave else 0.0)
+            process.join(EXIT_SECONDS if can_leave else 0.0)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -101,22 +112,27 @@ class WorkerPool:
         try:
             yield
         except RuntimeError as error:
-            for process in self._processes:
-                process.join(0.5)
-            dead = [
-                f"{i + 1} (exit code {p.exitcode})"
-                for i, p in enumerate(self._processes)
-                if not p.is_alive()
-            ]
-            who = ", ".join(dead) or (str(rank) if rank is not None else "one")
-            self._lost = (
-                f"of {self.size} processes of the run number {who} is gone: {str(error).splitlines()[0][:160]}. Its clients' "
-                "states went with it; with out=FOLDER the same command goes on from the last checkpoint"
-            )
+            self._lost = self._why_lost(rank, str(error).splitlines()[0][:160])
             raise UnalikeError(self._lost) from None
         except BaseException:
             self._lost = "the run was interrupted while its processes talked"
             raise
+
+    def _why_lost(self, rank: int | None, reason: str) -> str:
+        """What an error of the channel means; `rank` is the process that was spoken to, if it was one."""
+        # the process that is gone may be another one than that which was spoken to
+        for process in self._processes:
+            process.join(CRASH_SECONDS)
+        dead = [
+            f"{number} (exit code {process.exitcode})"
+            for number, process in enumerate(self._processes, start=1)
+            if not process.is_alive()
+        ]
+        who = ", ".join(dead) or ("one" if rank is None else str(rank))
+        return (
+            f"of {self.size} processes of the run number {who} is gone: {reason}. Its clients' "
+            "states went with it; with out=FOLDER the same command goes on from the last checkpoint"
+        )
 
 
 def start_pool(
@@ -141,25 +157,26 @@ def start_pool(
         check_nccl(device, workers)
     room = TemporaryDirectory(prefix="unalike-team-")
     store = str(Path(room.name) / "store")
-    way = device.type if nccl else None
+    direct_device = device.type if nccl else None
     context = multiprocessing.get_context("fork")
     processes = [
         context.Process(
             target=_work,
-            args=(store, rank, workers, serve, way),
+            args=(store, rank, workers, serve, direct_device),
             daemon=True,
             name=f"unalike-{rank}",
         )
         for rank in range(1, workers)
     ]
+    # what exists now is never collected in the workers: its threads and handles are this process's
     gc.collect()
-    gc.freeze()  # what exists now is never collected in the workers: its threads and handles are this process's
+    gc.freeze()
     try:
         for process in processes:
             process.start()
     finally:
         gc.unfreeze()
-    return WorkerPool(_local(store, 0, workers, way), workers, 0, room, processes)
+    return WorkerPool(_local(store, 0, workers, direct_device), workers, 0, room, processes)
 
 
 def _copies_can_use(device: torch.device) -> bool:
@@ -190,20 +207,20 @@ def join_pool(device: torch.device, nccl: bool = False) -> WorkerPool | None:
     """The worker pool of the next run under `torchrun`; None without `torchrun`."""
     if not launched_by_torchrun():
         return None
-    store, line, size = _members()
-    place = int(os.environ.get("LOCAL_RANK", "0"))
+    store, channel, size = _members()
+    rank, place = channel.rank, int(os.environ.get("LOCAL_RANK", "0"))
     if nccl:
         check_nccl(device, int(os.environ["LOCAL_WORLD_SIZE"]))
-        own = dist.PrefixStore(f"team-{store.add(f'teams of {line.rank}', 1)}", store)
-        line = Channel(
-            line.rank, line.gloo, nccl_group(torch.device(device.type, place), own, line.rank, size)
-        )
-    room = (
-        TemporaryDirectory(prefix="unalike-team-")
-        if all_on_this_machine() and not line.rank
-        else None
-    )
-    return WorkerPool(line, size, place, room)
+        # each run connects the devices anew, under a name that no run before it had
+        run_number = store.add(f"teams of {rank}", 1)
+        run_store = dist.PrefixStore(f"team-{run_number}", store)
+        own_device = torch.device(device.type, place)
+        direct = nccl_group(own_device, run_store, rank, size)
+        channel = Channel(rank, channel.gloo, direct)
+    room = None
+    if all_on_this_machine() and rank == 0:
+        room = TemporaryDirectory(prefix="unalike-team-")
+    return WorkerPool(channel, size, place, room)
 
 
 @cache
@@ -221,22 +238,22 @@ def pool_was_used() -> bool:
 
 
 def _work(
-    store: str, rank: int, size: int, serve: Callable[[WorkerPool], None], way: str | None
+    store: str, rank: int, size: int, serve: Callable[[WorkerPool], None], direct_device: str | None
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption means
-    with suppress(RuntimeError, KeyboardInterrupt):  # the leader is gone
-        serve(WorkerPool(_local(store, rank, size, way), size, rank))
+    # the leader decides what an interruption means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # without the leader there is nothing left to do
+    with suppress(RuntimeError, KeyboardInterrupt):
+        serve(WorkerPool(_local(store, rank, size, direct_device), size, rank))
     os._exit(0)
 
 
-def _local(file: str, rank: int, size: int, way: str | None) -> Channel:
-    """A channel between processes of this machine; `way`: a device type for direct transfers as well."""
+def _local(file: str, rank: int, size: int, direct_device: str | None) -> Channel:
+    """A channel between processes of this machine; `direct_device`: a device type for direct transfers as well."""
     store = dist.FileStore(file, size)
     gloo = local_gloo(store, rank, size)
-    if way is None:
+    if direct_device is None:
         return Channel(rank, gloo)
-    return Channel(
-        rank,
-        gloo,
-        nccl_group(torch.device(way, rank), dist.PrefixStore("direct", store), rank, size),
-    )
+    device = torch.device(direct_device, rank)
+    direct = nccl_group(device, dist.PrefixStore("direct", store), rank, size)
+    return Channel(rank, gloo, direct)

@@ -1,6 +1,6 @@
 """The coordinator: admits the sites, runs the plan with them, and keeps the run; one run of the queue after the other."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,11 @@ from unalike.runtime.records.history import Row
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.round_loop import Ending, execute
 from unalike.runtime.run_recorder import Run
-from unalike.runtime.setup.run_config import Pair
+from unalike.runtime.setup.run_config import Pair, RunConfig
 from unalike.runtime.setup.stopping import names_in
 from unalike.training.validation import RefusedUpdate
 
-TOLD = {
+ANNOUNCED_EVENTS = {
     "absent": "{client}: {why}",
     "refused": "{client} was refused: {why}",
     "discarded": "discarded, {why}; made again without {client}, whose update is {times} times as large as usual",
@@ -54,12 +54,14 @@ TOLD = {
 }
 """Event -> the line that the operator reads."""
 
-AUDITED = ("admitted", "late", "versions", "connected")
-"""Events besides those of `TOLD` that the audit log holds."""
-LAST_SECONDS = 3.0
+AUDIT_ONLY_EVENTS = ("admitted", "late", "versions", "connected")
+"""Events besides those of `ANNOUNCED_EVENTS` that the audit log holds."""
+FAREWELL_SECONDS = 3.0
 """Maximum seconds between the end of a run and the next one, in which sites answer that they have heard of it."""
 WARNED_SHARE = 0.5
 """The share of the training samples above which a site is named at admission."""
+MAX_LISTED_VERSIONS = 8
+"""Versions of programs in a site's answer to the admission that are written down."""
 
 
 class Coordinator:
@@ -82,67 +84,57 @@ class Coordinator:
         start: Path | None = None,
         control: Control | None = None,
         tell: Callable[[str], None] = lambda line: None,
-        audit: Callable[..., None] = lambda event, **facts: None,
+        audit: Callable[..., None] = lambda event, **details: None,
         last_words: Callable[[], str] = lambda: "finished",
     ):
         if public_text(key) != federation.coordinator:
             raise UnalikeError(
                 "the private key is not the coordinator's in the federation file; use the one made with it"
             )
-        self.federation, self.key, self.transport = federation, key, transport
+        self.federation = federation
+        self.key = key
+        self.transport = transport
         self.directory = RunDirectory(out)
-        self.test, self.proxy, self.start = test, proxy, start
+        self.test = test
+        self.proxy = proxy
+        self.start = start
         self.control = control or Control()
-        self.tell, self.audit, self.last_words = tell, audit, last_words
+        self.tell = tell
+        self.audit = audit
+        self.last_words = last_words
 
     def run(
         self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None
     ) -> Run:
         """Run to the end. Raises `Stopped` when the operator stops it; run again, it continues from there."""
         sweep(self.directory.path)
-        roster, enrolled = self._roster(), self.federation.sites
-        begun = len(
-            self.directory.names or enrolled
-        )  # sites that were enrolled later are in later runs
-        federation = replace(self.federation, sites=enrolled[:begun])
-        run_config = pooled_first(
-            run_config_of(
-                *(federation, placeholders(federation, roster), self.test, self.proxy),
-                start=self.start,
-                coordinated=True,
-            )
-        )
-        run_config.description["federation"] = (
-            self.federation.name
-        )  # a cached property: the record of the run
+        roster = self._roster()
+        run_config = self._run_config(roster)
         left_out: dict[Place, set[str]] = {}
 
-        def kept(row: Row, what: str = "") -> None:
+        def keep_and_report(row: Row, what: str = "") -> None:
             if row["round"] and row["round"] % self.federation.keep_every == 0:
                 self.directory.keep(row["round"])
             progress(row, what)
 
+        # A round that has to be discarded ends the attempt. The next one goes on before it, without the site that stood out.
         while True:
-            mailbox = Mailbox(
-                self.federation,
-                self.key,
-                self.transport,
-                roster.run,
-                self.control,
-                self._event,
-                roster.sites,
+            mailbox = self._mailbox(roster.run, members=roster.sites)
+            backend = NetworkBackend(
+                run_config=run_config.here(),
+                mailbox=mailbox,
+                arrived=self.directory.path / "arrived",
+                left_out=left_out,
             )
             try:
                 with threads_for(run_config.model):
                     run = execute(
                         run_config,
-                        backend=NetworkBackend(
-                            run_config.here(), mailbox, self.directory.path / "arrived", left_out
-                        ),
+                        backend=backend,
                         out=self.directory.path,
                         resume=True,
                         stop=stop,
-                        progress=kept,
+                        progress=keep_and_report,
                     )
             except DiscardedRound as discarded:
                 left_out.setdefault(discarded.place, set()).add(discarded.site)
@@ -153,17 +145,51 @@ class Coordinator:
                 raise
             else:
                 what = self.last_words()
-                mailbox.notify(
-                    self.transport.sites(), what, LAST_SECONDS if what == "next" else 0.0
-                )
+                # Answers that are still on their way would be refused by the next run.
+                seconds = FAREWELL_SECONDS if what == "next" else 0.0
+                mailbox.notify(self.transport.sites(), what, seconds)
                 return run
 
-    def _event(self, kind: str, **facts: Any) -> None:
-        self.directory.event(kind, **facts)
-        if kind in TOLD or kind in AUDITED:
-            self.audit(kind, **facts)
-        if kind in TOLD:
-            self.tell(printable(f"round {facts['round']}: {TOLD[kind].format(**facts)}"))
+    def _run_config(self, roster: Roster) -> RunConfig:
+        """The run as configured by the federation file, with placeholders for the samples of the admitted sites."""
+        # Sites that were enrolled after the run began are in later runs.
+        enrolled = self.federation.sites
+        begun_with = len(self.directory.names or enrolled)
+        federation = replace(self.federation, sites=enrolled[:begun_with])
+        run_config = run_config_of(
+            federation,
+            population=placeholders(federation, roster),
+            test=self.test,
+            proxy=self.proxy,
+            start=self.start,
+            coordinated=True,
+        )
+        run_config = pooled_first(run_config)
+        # a cached property: this is written into the folder of the run
+        run_config.description["federation"] = self.federation.name
+        return run_config
+
+    def _mailbox(self, run: str, members: Collection[str] | None = None) -> Mailbox:
+        return Mailbox(
+            federation=self.federation,
+            key=self.key,
+            transport=self.transport,
+            run=run,
+            control=self.control,
+            event=self._event,
+            members=members,
+        )
+
+    def _event(self, kind: str, **details: Any) -> None:
+        """Write an event down in the run's folder; some are for the audit log, too, and some for the operator to read."""
+        self.directory.event(kind, **details)
+        if kind in ANNOUNCED_EVENTS or kind in AUDIT_ONLY_EVENTS:
+            self.audit(kind, **details)
+        if kind in ANNOUNCED_EVENTS:
+            line = ANNOUNCED_EVENTS[kind].format(**details)
+            self.tell(printable(f"round {details['round']}: {line}"))
+
+    # admission --------------------------------------------------------------------------------------------------------
 
     def _roster(self) -> Roster:
         """The roster of the run in the folder, or of a new one; its name is written down before any site hears of it."""
@@ -180,92 +206,105 @@ class Coordinator:
     def _admitted(self, run: str) -> Roster:
         """Ask all enrolled sites; those that answer before the deadline are admitted."""
         federation = self.federation
-        mailbox = Mailbox(federation, self.key, self.transport, run, self.control, self._event)
-        request: Request = ("admit", AdmitRequest(federation.terms, versions()).facts, {})
+        admit_request = AdmitRequest(terms=federation.terms, versions=versions())
+        request = Request("admit", admit_request.facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
         exchange = Exchange(
-            mailbox, (0, 0), SameRequest(request, self._read), sorted(names), names
+            mailbox=self._mailbox(run),
+            place=(0, 0),
+            requests=SameRequest(request, self._read_admission),
+            sites=sorted(names),
+            counted=names,
         ).run()
-        try:
-            self._note_shares(exchange.values)
-            self._check_validated(exchange.values)
-        except UnalikeError:
-            (
-                self.directory.path / "roster.json"
-            ).unlink()  # to a run of the same name sites would repeat their answers
-            raise
-        self._note_untested(exchange.values)
-        for site in sorted(exchange.values):
-            self._event("admitted", client=site, **asdict(exchange.values[site]))
-        return Roster(
-            run,
-            {
-                site.name: exchange.values[site.name]
-                for site in federation.sites
-                if site.name in exchange.values
-            },
-        )
+        counts = exchange.values
 
-    def _read(self, site: str, facts: Facts, tensors: Tree) -> SampleCounts:
-        enrolled = self.federation.sites[self.federation.number(site)]
-        theirs, counts = facts.pop("versions", None), [facts.get(part) for part in SPLITS]
+        try:
+            self._check_shares(counts)
+            self._check_validated(counts)
+        except UnalikeError:
+            # A run of the same name would get the same answers again, also from a site that has changed its data.
+            (self.directory.path / "roster.json").unlink()
+            raise
+
+        self._report_untested(counts)
+        for site in sorted(counts):
+            self._event("admitted", client=site, **asdict(counts[site]))
+        # In the order of the federation file, which numbers the clients.
+        admitted = {
+            site.name: counts[site.name] for site in federation.sites if site.name in counts
+        }
+        return Roster(run, admitted)
+
+    def _read_admission(self, site: str, facts: Facts, tensors: Tree) -> SampleCounts:
+        """A site's numbers of samples, once its answer is known to be possible."""
+        theirs = facts.pop("versions", None)
         if not isinstance(theirs, dict) or theirs.get("protocol") != PROTOCOL:
             raise RefusedUpdate(f"versions {str(theirs)[:80]!a}; expected protocol {PROTOCOL}")
-        if (
-            tensors
-            or set(facts) != set(SPLITS)
-            or not all(type(n) is int and 0 <= n < 2**31 for n in counts)
-        ):
+
+        counts = [facts.get(part) for part in SPLITS]
+        are_counts = all(type(n) is int and 0 <= n < 2**31 for n in counts)
+        if tensors or set(facts) != set(SPLITS) or not are_counts:
             raise RefusedUpdate(
                 f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(SPLITS)}"
             )
+        enrolled = self.federation.sites[self.federation.number(site)]
         if facts["train"] > enrolled.samples:
             raise RefusedUpdate(
                 f"{facts['train']} training samples; enrolled for at most {enrolled.samples}"
             )
-        self._event(
-            "versions", client=site, versions={k: str(v)[:40] for k, v in [*theirs.items()][:8]}
-        )
+
+        self._report_versions(site, theirs)
+        return SampleCounts(**facts)
+
+    def _report_versions(self, site: str, theirs: dict[str, Any]) -> None:
+        """Write down a site's versions, and tell where they differ from those of this machine."""
+        listed = list(theirs.items())[:MAX_LISTED_VERSIONS]
+        short = {name: str(version)[:40] for name, version in listed}
+        self._event("versions", client=site, versions=short)
         for name, ours in versions().items():
-            if (found := str(theirs.get(name))[:40]) != ours:
+            found = str(theirs.get(name))[:40]
+            if found != ours:
                 self._event(
                     "other version", round=0, client=site, name=name, found=found, ours=ours
                 )
-        return SampleCounts(**facts)
 
-    def _note_untested(self, sites: Mapping[str, SampleCounts]) -> None:
+    def _report_untested(self, sites: Mapping[str, SampleCounts]) -> None:
         """Tell which sites do not evaluate, on test samples or on validation samples that were agreed on."""
-        for split, what, wanted in (
-            ("test", "test", self.test is None),
-            ("val", "validation", self.federation.val > 0),
-        ):
-            without = [name for name, site in sites.items() if not getattr(site, split)]
-            if without and wanted:
-                self._event("untested", round=0, sites=", ".join(without), samples=what)
+        evaluated = []
+        if self.test is None:
+            evaluated.append(("test", "test"))
+        if self.federation.val > 0:
+            evaluated.append(("val", "validation"))
+        for split, word in evaluated:
+            without = [name for name, counts in sites.items() if not getattr(counts, split)]
+            if without:
+                self._event("untested", round=0, sites=", ".join(without), samples=word)
 
     def _check_validated(self, sites: Mapping[str, SampleCounts]) -> None:
         """Raise `UnalikeError` where validation samples decide, and no site has enough of them."""
         federation = self.federation
-        by_scores = {
-            "stop": "patience" in names_in(federation.stop),
-            "select": federation.select == "best",
-        }
-        deciding = [name for name, is_so in by_scores.items() if is_so]
-        if deciding and not any(site.val for site in sites.values()):
+        deciding = []
+        if "patience" in names_in(federation.stop):
+            deciding.append("stop")
+        if federation.select == "best":
+            deciding.append("select")
+        if deciding and not any(counts.val for counts in sites.values()):
             raise UnalikeError(
                 f"found no site that evaluates on validation samples, a share of val = {federation.val:g} of its training "
                 f"samples and at least least_test in its site.toml. Expected some for {' and '.join(deciding)} in "
                 "federation.toml: have sites lower least_test, leave that setting out, or make a federation with a larger --val"
             )
 
-    def _note_shares(self, sites: Mapping[str, SampleCounts]) -> None:
+    def _check_shares(self, sites: Mapping[str, SampleCounts]) -> None:
         """Tell which sites have most of the weight. Raises `UnalikeError` for one with more than the largest share."""
-        total = sum(site.train for site in sites.values())
-        for name, site in sites.items() if len(sites) > 1 else ():
-            share = site.train / max(1, total)
+        if len(sites) <= 1:
+            return
+        total = sum(counts.train for counts in sites.values())
+        for name, counts in sites.items():
+            share = counts.train / max(1, total)
             if share > self.federation.max_weight:
                 raise UnalikeError(
-                    f"{name} has {site.train} of {total} training samples, {share:.0%} of the weight; expected at most "
+                    f"{name} has {counts.train} of {total} training samples, {share:.0%} of the weight; expected at most "
                     f"{self.federation.max_weight:.0%} (max_weight in federation.toml): give it fewer samples, revoke it, or raise "
                     "the share"
                 )
@@ -274,7 +313,7 @@ class Coordinator:
                     "large share",
                     round=0,
                     client=name,
-                    samples=site.train,
+                    samples=counts.train,
                     percent=round(100 * share),
                 )
 
@@ -296,25 +335,39 @@ def run_rounds(
 
     None if the operator stopped it before the end. `stay`: then wait for runs that are added.
     """
-    operator, audit, run = OperatorCommands(folder.federation, transport, wait), folder.audit, None
+    operator = OperatorCommands(folder.federation, transport, wait)
+    audit = folder.audit
     up = again or f"unalike federation up {folder.path}"
+    run = None
 
-    def progress(row: dict[str, Any], what: str = "") -> None:
+    def log_round(row: dict[str, Any], what: str = "") -> None:
         check()
         operator.round = int(row["round"])
-        log(
-            f"round {operator.round} of {operator.federation.rounds}: {row['participants']} sites, {row['seconds']:.1f} s, "
-            f"{row['headline']}".rstrip(", ")
-            + (f", loss {row['loss']:.3g}" if row.get("loss", -1.0) >= 0 else "")
+        line = (
+            f"round {operator.round} of {operator.federation.rounds}: {row['participants']} sites"
         )
+        line += f", {row['seconds']:.1f} s, {row['headline']}"
+        line = line.rstrip(", ")
+        # rounds that are not evaluated have no loss
+        if row.get("loss", -1.0) >= 0:
+            line += f", loss {row['loss']:.3g}"
+        log(line)
+
+    def last_words() -> str:
+        return "next" if stay or folder.waiting[1:] else "finished"
 
     audit("started", versions=versions())
     with listening(folder.socket, operator.commands, operator.status, audit):
         try:
-            while (queued := next(iter(folder.waiting), None)) or stay:
+            while True:
+                # The folder is read anew each time: the operator may have added runs.
+                queued = next(iter(folder.waiting), None)
+                if queued is None and not stay:
+                    return run
                 if queued is None:
                     operator.wait_for_runs(log, check)
                     continue
+
                 operator.enter(queued)
                 operator.wait_for_sites(log, check)
                 audit(
@@ -324,20 +377,22 @@ def run_rounds(
                     folder=str(queued.path),
                 )
                 coordinator = Coordinator(
-                    *(queued.federation, folder.key, transport, queued.path),
+                    federation=queued.federation,
+                    key=folder.key,
+                    transport=transport,
+                    out=queued.path,
                     test=folder.samples("test"),
                     proxy=folder.samples("proxy"),
                     start=folder.start,
                     control=operator.control,
                     tell=log,
                     audit=audit,
-                    last_words=lambda: "next" if stay or folder.waiting[1:] else "finished",
+                    last_words=last_words,
                 )
-                run = coordinator.run(progress=progress)
+                run = coordinator.run(progress=log_round)
                 audit("finished", round=operator.round)
                 write_pages(folder, queued, run, log, up)
         except Stopped:
             audit("stopped", round=operator.round)
             log(f"stopped after round {operator.round}; `{up}` goes on")
             return None
-    return run

@@ -14,7 +14,7 @@ from unalike.federation.protocol.messages import ANSWER, REASONS
 
 T = TypeVar("T")
 
-POLL = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks at which sites are connected."""
 
 
@@ -33,19 +33,19 @@ class Requests(Generic[T]):
         """Store an accepted value and return what stays in RAM. An error is the coordinator's, not the site's."""
         return value
 
+    def check(self) -> None:
+        """Called when all have answered, or at the deadline. An error ends the exchange: its request should not have been sent."""
+
     def outliers(self, values: Mapping[str, T]) -> Mapping[str, str]:
         """The sites whose value is refused after comparison with the others, with the reason."""
         return {}
-
-    def check(self) -> None:
-        """Called when all have answered, or at the deadline. An error ends the exchange: its request should not have been sent."""
 
     def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
         """Other sites to ask as well, where so many answers are lacking for a quorum."""
         return ()
 
-    def note_unable(self, site: str) -> None:
-        """Record a site that could not carry out its request (a full disk, a lost file)."""
+    def handle_unable(self, site: str) -> None:
+        """Prepare for the next request to a site that could not carry out its request (a full disk, a lost file)."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Exchange(Generic[T]):
     Without a quorum by the deadline the deadline is extended, substitutes are asked in addition, and after `patience` attempts of
     the federation file the run is paused, until enough sites are back. At each attempt the sites that were unable are asked again.
 
-    `sites` are asked; a quorum of those that are `counted` must give usable answers: `enough` of their number,
+    `sites` are asked; a quorum of those that are `counted` must give usable answers: `answers_needed` for their number,
     or what the federation file says. `values` are usable answers by site, `faults` say what went wrong.
     """
 
@@ -78,9 +78,9 @@ class Exchange(Generic[T]):
     requests: Requests[T]
     sites: list[str]
     counted: set[str]
-    values: dict[str, T] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
-    enough: Callable[[int], int] | None = None
+    answers_needed: Callable[[int], int] | None = None
+    values: dict[str, T] = field(default_factory=dict, init=False)
+    faults: dict[str, str] = field(default_factory=dict, init=False)
     _refused: set[str] = field(default_factory=set, init=False)
     _unable: set[str] = field(default_factory=set, init=False)
     """Sites that were unable and have not been asked again."""
@@ -88,29 +88,35 @@ class Exchange(Generic[T]):
 
     def run(self) -> Self:
         """Send all requests, and wait for all answers, or by the deadline for a quorum of them."""
+        # While the operator has the run paused, no request leaves.
         self.mailbox.control.wait()
+
+        # Requests of an earlier place are closed first: whatever still answers them comes too late.
         self.mailbox.begin(self.place)
+
+        # All sites are asked now. Only those that connect after this look may have missed their request.
         self.mailbox.connected()
         self._ask(self.sites)
         self._repeat_at = _after(self.mailbox.federation.repeat)
         self._collect()
-        self.requests.check()
+
+        # Too few usable answers do not fail a run: silent sites get more time, and others are asked as well.
         attempt = 0
-        while not self._has_quorum():
+        while not self._has_quorum:
             attempt = self._ask_again(attempt + 1)
             self._collect()
-            self.requests.check()
-        for site in self.silent:
-            away = f"offline for {self._offline(site):.0f} s, not waited for"
-            why = away if self._is_gone(site) else "no answer by the deadline"
-            self.faults[site] = f"absent: {why}"
-            if site not in self.mailbox.departed:
-                self.mailbox.note("absent", site, why)
-            if self._is_gone(site):
-                self.mailbox.departed.add(site)
+
+        self._report_silent_sites()
         return self
 
     def _collect(self) -> None:
+        """Read answers until they are complete or late, then look at them all together."""
+        self._receive_answers()
+        # The model that was sent comes first: if it is no good, its updates say nothing about the sites.
+        self.requests.check()
+        self._refuse_outliers()
+
+    def _receive_answers(self) -> None:
         """Read answers until every site has answered, or to the deadline; repeat requests without an answer.
 
         With a quorum, sites that have been offline for the grace time are not waited for.
@@ -118,24 +124,31 @@ class Exchange(Generic[T]):
         federation = self.mailbox.federation
         deadline = _after(federation.deadline)
         while True:
+            # The time of a pause counts for no site: it moves the deadline.
             before = time.monotonic()
             self.mailbox.control.wait()
             paused = time.monotonic() - before
-            deadline, self._repeat_at = deadline + paused, self._repeat_at + paused
-            silent, late = self.silent, time.monotonic() >= deadline
-            if (
-                not silent
-                or late
-                or (self._usable >= self.quorum and all(map(self._is_gone, silent)))
-            ):
+            deadline += paused
+            self._repeat_at += paused
+
+            silent = self.silent
+            if not silent or time.monotonic() >= deadline:
                 return
+            if self._has_quorum and all(self._has_left(site) for site in silent):
+                return
+
+            # A request or its answer may be lost, and a site that has restarted knows nothing of its request.
             if time.monotonic() >= self._repeat_at:
                 self._ask(silent)
                 self._repeat_at = _after(federation.repeat)
-            elif anew := self.mailbox.connected():
-                self._ask([site for site in silent if site in anew])
-            seconds = min(deadline, self._repeat_at, _after(POLL)) - time.monotonic()
-            for site, answer in self.mailbox.receive(max(0.0, seconds)):
+            else:
+                reconnected = self.mailbox.connected()
+                if reconnected:
+                    self._ask([site for site in silent if site in reconnected])
+
+            next_look = min(deadline, self._repeat_at, _after(POLL_SECONDS))
+            seconds = max(0.0, next_look - time.monotonic())
+            for site, answer in self.mailbox.receive(seconds):
                 self._take(site, answer)
 
     @property
@@ -144,57 +157,77 @@ class Exchange(Generic[T]):
         return [site for site in self.sites if site not in self.values and site not in self.faults]
 
     def _take(self, site: str, answer: Envelope) -> None:
+        """Check an answer and keep its value; a site whose answer is refused is out of this exchange."""
         if site not in self.silent:
             return
         try:
             facts, tensors = answer.open(self.mailbox.limits)
             if answer.head.kind != ANSWER:
                 self._unable.add(site)
-                self.requests.note_unable(site)
-                raise Malformed(
-                    f"{answer.head.kind}: {REASONS.get(str(facts.get('code')), REASONS['error'])}"
-                )
+                self.requests.handle_unable(site)
+                reason = REASONS.get(str(facts.get("code")), REASONS["error"])
+                raise Malformed(f"{answer.head.kind}: {reason}")
             value = self.requests.read(site, facts, tensors)
         except UnalikeError as error:
             self._refuse(site, str(error))
         else:
+            # outside of the `try`: a full disk of the coordinator is no fault of the site
             self.values[site] = self.requests.store(site, value)
 
     def _refuse(self, site: str, why: str) -> None:
-        self._refused |= {site} - self._unable
+        # Who was unable may still answer, so that it counts for the quorum as one who is silent.
+        if site not in self._unable:
+            self._refused.add(site)
         self.faults[site] = f"refused: {why}"
-        self.mailbox.note("refused", site, why)
+        self.mailbox.report("refused", site, why)
+
+    def _refuse_outliers(self) -> None:
+        """Refuse the answers that stand out among the others."""
+        for site, why in self.requests.outliers(self.values).items():
+            del self.values[site]
+            self._refuse(site, why)
 
     @property
     def quorum(self) -> int:
         """The usable answers that are needed. A share is one of the sites that were not refused: none stops the others."""
-        federation, counted = self.mailbox.federation, len(self.counted)
-        refused = 0 if isinstance(federation.quorum, int) else len(self.counted & self._refused)
-        return (self.enough or federation.enough)(max(min(counted, 1), counted - refused))
-
-    def _offline(self, site: str) -> float:
-        """The seconds for which a site has not been connected, by what this exchange and earlier ones saw; 0 while it is."""
-        seen, now = self.mailbox.last_seen, time.monotonic()
-        seen |= dict.fromkeys(self.mailbox.transport.sites(), now)
-        return now - seen.setdefault(site, now)
-
-    def _is_gone(self, site: str) -> bool:
-        return self._offline(site) > self.mailbox.federation.grace
+        federation = self.mailbox.federation
+        counted = len(self.counted)
+        refused = 0
+        if not isinstance(federation.quorum, int):
+            refused = len(self.counted & self._refused)
+        answers_needed = self.answers_needed or federation.answers_needed
+        return answers_needed(max(min(counted, 1), counted - refused))
 
     @property
     def _usable(self) -> int:
         return len(self.counted & self.values.keys())
 
+    @property
     def _has_quorum(self) -> bool:
-        """Whether enough answers are left when those are refused that stand out among the others."""
-        for site, why in self.requests.outliers(self.values).items():
-            del self.values[site]
-            self._refuse(site, why)
         return self._usable >= self.quorum
+
+    def _has_left(self, site: str) -> bool:
+        """Whether a site has been offline for longer than the grace time."""
+        return self.mailbox.seconds_offline(site) > self.mailbox.federation.grace
+
+    def _report_silent_sites(self) -> None:
+        """Say of each site without an answer why; of one that stays offline only once, not in every round."""
+        for site in self.silent:
+            has_left = self._has_left(site)
+            why = "no answer by the deadline"
+            if has_left:
+                offline = self.mailbox.seconds_offline(site)
+                why = f"offline for {offline:.0f} s, not waited for"
+            self.faults[site] = f"absent: {why}"
+            if site not in self.mailbox.departed:
+                self.mailbox.report("absent", site, why)
+            if has_left:
+                self.mailbox.departed.add(site)
 
     def _ask_again(self, attempt: int) -> int:
         """Without a quorum: ask other sites too, or pause for the operator. Returns the attempts since the last pause."""
-        mailbox, usable = self.mailbox, self._usable
+        mailbox = self.mailbox
+        usable = self._usable
         mailbox.event(
             "no quorum",
             round=mailbox.number,
@@ -203,16 +236,21 @@ class Exchange(Generic[T]):
             quorum=self.quorum,
             absent=self.silent,
         )
-        substitutes = self.requests.substitutes(attempt, self.quorum - usable)
+
+        # A substitute has answered already where it only evaluated: its new request has another answer.
+        substitutes = self.requests.substitutes(attempt, lacking=self.quorum - usable)
         self.sites += [site for site in substitutes if site not in self.sites]
         self.counted |= set(substitutes)
         for site in substitutes:
             self.values.pop(site, None)
             self.faults.pop(site, None)
             self._refused.discard(site)
+
         if attempt >= mailbox.federation.patience:
             self._pause(f"{usable} valid answers of {self.quorum} after {attempt} attempts")
             attempt = 0
+
+        # What kept a site from answering, such as a full disk, may be over by now.
         for site in self._unable:
             self.faults.pop(site, None)
         self._unable.clear()
@@ -221,12 +259,14 @@ class Exchange(Generic[T]):
 
     def _pause(self, why: str) -> None:
         """Pause the run until a quorum is back of the sites that are offline now, or the operator resumes it."""
-        mailbox, sites = self.mailbox, self.mailbox.transport.sites
+        mailbox = self.mailbox
         mailbox.event("paused", round=mailbox.number, why=why)
-        away = (self.counted & {*self.silent}) - {*sites()}
+        away = (self.counted & set(self.silent)) - set(mailbox.transport.sites())
         mailbox.control.pause(why)
-        while not mailbox.control.wait(POLL):
-            if self._usable + len(away & {*sites()}) >= self.quorum and mailbox.control.why == why:
+        while not mailbox.control.wait(POLL_SECONDS):
+            back = away & set(mailbox.transport.sites())
+            # A pause for another reason is the operator's, who ends it.
+            if self._usable + len(back) >= self.quorum and mailbox.control.why == why:
                 mailbox.control.resume()
         mailbox.event("resumed", round=mailbox.number)
 
@@ -239,4 +279,5 @@ class Exchange(Generic[T]):
 
 
 def _after(seconds: float) -> float:
+    """The time in so many seconds, by the monotonic clock."""
     return time.monotonic() + seconds

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
 
 from unalike._utils.profiler_regions import profiled
 from unalike.federation.coordinator.round_request import SplitSums
@@ -34,37 +33,44 @@ class FederatedEvaluator(Evaluator):
             )
 
     def _of_sums(self, protocol: str, stage: StageState, site_sums: SiteSums) -> MeasuredSplits:
+        """The metrics under one protocol: of the sites' sums, and of the server's own test set."""
+        # The server's model is the one that clients evaluate as the shared one.
         sums = site_sums["clients" if protocol == "server" else protocol]
         splits = (TEST, VALIDATION) if "val" in self.splits else (TEST,)
         pooled = {split: self._pooled(sums, split) for split in splits}
         if protocol != "server":
             return pooled
         own = self.scored({TEST: "server"}, server_models(stage))
-        return (
-            pooled | own if own[TEST] is not None else dict.fromkeys(pooled)
-        )  # one model for everybody, or none
+        # one model for everybody, or none
+        if own[TEST] is None:
+            return dict.fromkeys(pooled)
+        return pooled | own
 
-    def _pooled(self, found: Mapping[int, SplitSums] | None, part: str) -> ProtocolMetrics | None:
-        if found is None:
+    def _pooled(
+        self, site_sums: Mapping[int, SplitSums] | None, part: str
+    ) -> ProtocolMetrics | None:
+        """The metrics of all clients together and of each one, from the sums of one part of their samples."""
+        if site_sums is None:
             return None
         task, custom = self.population.task, self.custom
-        sums = {k: of[part] for k, of in found.items()}
+        sums = {client: split_sums[part] for client, split_sums in site_sums.items()}
+
         nothing = dict.fromkeys(metric_names(task, custom), float("nan"))
-        clients = [
-            sums[k].metrics(task, custom) if k in sums else nothing
-            for k in range(len(self.population))
-        ]
-        pooled = reduce(lambda a, b: a.added(b, custom), sums.values(), MetricSums()).metrics(
-            task, custom
-        )
-        return ProtocolMetrics(pooled, clients)
+        by_client = []
+        for client in range(len(self.population)):
+            has_sums = client in sums
+            by_client.append(sums[client].metrics(task, custom) if has_sums else nothing)
+
+        total = MetricSums()
+        for site in sums.values():
+            total = total.added(site, custom)
+        return ProtocolMetrics(total.metrics(task, custom), by_client)
 
 
 def pooled_first(run_config: RunConfig) -> RunConfig:
     """The same where metrics that cannot be pooled from what sites send do not lead, so that none of them decides."""
-    alone = unpooled(run_config.population.task, run_config.metrics)
-    metrics = {
-        name: replace(m, leads=m.leads and name not in alone)
-        for name, m in run_config.metrics.items()
-    }
+    unpooled_names = unpooled(run_config.population.task, run_config.metrics)
+    metrics = {}
+    for name, metric in run_config.metrics.items():
+        metrics[name] = replace(metric, leads=metric.leads and name not in unpooled_names)
     return replace(run_config, metrics=metrics)

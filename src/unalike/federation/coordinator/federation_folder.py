@@ -44,7 +44,8 @@ from unalike.runtime.records.run_directory import RunDirectory
 Host = Annotated[str, Field(min_length=1)]
 Port = Annotated[int, Field(strict=True, ge=1, le=65535)]
 
-START, AUDIT = "start.safetensors", "audit.jsonl"
+START_FILE = "start.safetensors"
+AUDIT_FILE = "audit.jsonl"
 
 
 @validated
@@ -82,31 +83,45 @@ def roll_back(run: Path, to: int) -> None:
     Sites answer no request of a round that is over, so the run that was cannot go on from an earlier round. The rounds that sites
     were asked to train stay accounted: going back gives no privacy back.
     """
-    directory, roster = RunDirectory(run), Roster.load(run / "roster.json")
-    newest, discarded = 0, 0
+    directory = RunDirectory(run)
+    roster = Roster.load(run / "roster.json")
+    discarded = _discarded_rounds(directory, to)
+
+    # The models after this round, without the client states: sites have those of the run that was.
+    def begin_anew(saved: dict[str, Any]) -> None:
+        for step in saved["stages"]:
+            for group in step:
+                for name in ("accepted", "holds"):
+                    if name in group:
+                        group[name] = []
+                group["discarded"] = discarded
+
+    directory.return_to(to, begin_anew)
+
+    history = History.load(run)
+    history.rows = [row for row in history.rows if row["round"] <= to]
+    history.client_rows = [row for row in history.client_rows if row["round"] <= to]
+    history.save(run)
+
+    for file in (*run.glob("model*.safetensors"), run / facts.FILE):
+        file.unlink(missing_ok=True)
+    directory.event("rolled back", to=to, run=roster.run or None)
+
+    # The new name comes last: with it sites answer requests of these rounds again.
+    replace(roster, run=new_run()).save(run / "roster.json")
+
+
+def _discarded_rounds(directory: RunDirectory, to: int) -> int:
+    """Rounds that sites were asked to train and that do not count, by this and earlier returns."""
+    newest = 0
+    discarded = 0
     for event in (*directory.events, {"event": "rolled back", "to": to}):
         if event["event"] == "asked" and event.get("train"):
             newest = event["round"]
         elif event["event"] == "rolled back":
-            newest, discarded = event["to"], discarded + max(0, newest - event["to"])
-
-    def begin_anew(saved: dict[str, Any]) -> None:
-        for group in (group for step in saved["stages"] for group in step):
-            group |= {name: [] for name in ("accepted", "holds") if name in group} | {
-                "discarded": discarded
-            }
-
-    directory.return_to(to, begin_anew)
-    history = History.load(run)
-    tables = history.rows, history.client_rows
-    history.rows, history.client_rows = (
-        [row for row in table if row["round"] <= to] for table in tables
-    )
-    history.save(run)
-    for file in (*run.glob("model*.safetensors"), run / facts.FILE):
-        file.unlink(missing_ok=True)
-    directory.event("rolled back", to=to, run=roster.run or None)
-    replace(roster, run=new_run()).save(run / "roster.json")
+            discarded += max(0, newest - event["to"])
+            newest = event["to"]
+    return discarded
 
 
 class FederationFolder:
@@ -146,54 +161,61 @@ class FederationFolder:
                 f"{root} exists and is not an empty folder; keys are never overwritten: choose another one"
             )
         network = Network(host=host, port=port, listen=listen)
-        if strangers := keys.keys() - sites.keys():
+        strangers = keys.keys() - sites.keys()
+        if strangers:
             raise unknown("site", min(strangers), sites)
-        coordinator, made = (
-            new_key(),
-            {n: ({}, keys[n]) if n in keys else new_keys() for n in sites},
-        )
-        rows = [
-            {"name": n, "key": made[n][1][SIGNING], "samples": samples}
-            for n, samples in sites.items()
+
+        # 1. Keys: those of the coordinator, and of the sites that have not made their own.
+        coordinator = new_key()
+        private_keys: dict[str, dict[str, bytes]] = {}
+        public_keys: dict[str, dict[str, str]] = {}
+        for name in sites:
+            if name in keys:
+                private_keys[name], public_keys[name] = {}, keys[name]
+            else:
+                private_keys[name], public_keys[name] = new_keys()
+
+        # 2. The federation file, and whether it can be run: nothing is written for terms that cannot.
+        values = {name: value for name, value in terms.items() if value is not None}
+        values["coordinator"] = public_text(coordinator)
+        values["sites"] = [
+            {"name": name, "key": public_keys[name][SIGNING], "samples": samples}
+            for name, samples in sites.items()
         ]
-        federation = Federation.of(
-            {name: value for name, value in terms.items() if value is not None}
-            | {"coordinator": public_text(coordinator), "sites": rows}
-        )
-        methods = {
-            f.method: f for f in federation.variants.values()
-        }  # the seed decides nothing here
+        federation = Federation.of(values)
+        # One variant of each method is checked: the seed decides nothing here.
+        by_method = {variant.method: variant for variant in federation.variants.values()}
         run_configs = [
-            check_terms_run(variant, own, start, start_partial) for variant in methods.values()
+            check_terms_run(variant, own, start, start_partial) for variant in by_method.values()
         ]
-        run_config = run_configs[0]
         if terms.get("message_bytes") is None:
             federation = replace(federation, message_bytes=max(map(message_limit, run_configs)))
+
+        # 3. The certificate authority that sites will trust, and the server's certificate.
         issuer, authority = certificates.authority(federation.name)
         server, certificate = certificates.server([host, *names], issuer, authority)
 
+        # 4. The files. The federation file comes last: the folder is complete with it.
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         root.chmod(0o700)
-        private = {"ca.key": certificates.pem(issuer), "server.key": certificates.pem(server)}
-        private["coordinator.key"] = private_text(coordinator).encode()
-        for name, content in private.items():
-            certificates.write_private(root / name, content)
+        certificates.write_private(root / "ca.key", certificates.pem(issuer))
+        certificates.write_private(root / "server.key", certificates.pem(server))
+        certificates.write_private(root / "coordinator.key", private_text(coordinator).encode())
         write_bytes(root / "ca.pem", certificates.pem(authority))
         write_bytes(root / "server.pem", certificates.pem(certificate))
         network.save(root / "network.json")
         folder = cls(root)
-        for name, samples in own.items():
-            if samples is not None:
-                write_tensors(folder._samples(name), {"x": samples[0], "y": samples[1]})
+        for name, pair in own.items():
+            if pair is not None:
+                x, y = pair
+                write_tensors(folder._samples(name), {"x": x, "y": y})
         if start is not None:
-            write_tensors(
-                root / START,
-                run_config.model.state_dict(run_config.model.params | run_config.model.buffers),
-            )
+            model = run_configs[0].model
+            write_tensors(root / START_FILE, model.state_dict(model.params | model.buffers))
         for name in sites:
-            folder._write_bundle(name, *made[name], federation)
-        federation.save(root / "federation.toml")  # last: the folder is complete with it
-        folder.audit("made", sites=[*sites], terms=federation.terms)
+            folder._write_bundle(name, private_keys[name], public_keys[name], federation)
+        federation.save(root / "federation.toml")
+        folder.audit("made", sites=list(sites), terms=federation.terms)
         return folder
 
     def renew(self, hosts: Sequence[str] = ()) -> None:
@@ -204,7 +226,8 @@ class FederationFolder:
                 f"the authority in {self.path} has expired, and its sites trust no other; make a new federation with "
                 "`unalike federation init`"
             )
-        names = certificates.hosts_of(self._server[1])
+        _, old_certificate = self._server
+        names = certificates.hosts_of(old_certificate)
         server, certificate = certificates.server([*names, *hosts], issuer, authority)
         self.audit("renewed", hosts=[*hosts])
         certificates.replace_private(self.path / "server.key", certificates.pem(server))
@@ -217,26 +240,33 @@ class FederationFolder:
 
         With `samples`: a new site, from the next run on; only if the federation is open and no run is under way.
         """
-        private, public = new_keys() if keys is None else ({}, keys)
+        if keys is None:
+            private, public = new_keys()
+        else:
+            private, public = {}, keys
         if samples is None:
             federation = self._changed(name, key=public[SIGNING], revoked=False)
         else:
+            self._check_may_grow()
             federation = self.federation
-            if not federation.open:
-                raise UnalikeError(
-                    "the sites agreed to who takes part; expected a federation of `init --open`"
-                )
-            if begun := [run.path for run in self.waiting if RunDirectory(run.path).config]:
-                raise UnalikeError(
-                    f"the run in {begun[0]} is under way, and its sites are fixed; let it finish first"
-                )
-            federation = replace(
-                federation, sites=(*federation.sites, EnrolledSite(name, public[SIGNING], samples))
-            )
+            new_site = EnrolledSite(name, public[SIGNING], samples)
+            federation = replace(federation, sites=(*federation.sites, new_site))
         self.audit("enrolled", client=name, samples=samples)
         self._write_bundle(name, private, public, federation)
         federation.save(self.path / "federation.toml")
         return self.bundles[name]
+
+    def _check_may_grow(self) -> None:
+        """Raise `UnalikeError` where no site may be added now."""
+        if not self.federation.open:
+            raise UnalikeError(
+                "the sites agreed to who takes part; expected a federation of `init --open`"
+            )
+        begun = [run.path for run in self.waiting if RunDirectory(run.path).config]
+        if begun:
+            raise UnalikeError(
+                f"the run in {begun[0]} is under way, and its sites are fixed; let it finish first"
+            )
 
     def revoke(self, name: str) -> None:
         """Exclude a site from the federation."""
@@ -249,6 +279,7 @@ class FederationFolder:
         run = next(iter(self.waiting), self.queue[-1])
         roll_back(run.path, to)
         self.audit("rolled back", to=to)
+        # pages of rounds that are no more
         for page in (
             run.pages / "report.html",
             run.pages / "diagnosis.html",
@@ -257,13 +288,14 @@ class FederationFolder:
             page.unlink(missing_ok=True)
 
     def _changed(self, name: str, **values: Any) -> Federation:
+        """The federation with other values of one site. Raises `UnalikeError` for a site that is not enrolled."""
         federation = self.federation
         if federation.site(name) is None:
             raise unknown("site", name, [site.name for site in federation.sites])
-        return replace(
-            federation,
-            sites=tuple(replace(s, **values) if s.name == name else s for s in federation.sites),
-        )
+        sites = []
+        for site in federation.sites:
+            sites.append(replace(site, **values) if site.name == name else site)
+        return replace(federation, sites=tuple(sites))
 
     def _write_bundle(
         self, name: str, own: dict[str, bytes], public: dict[str, str], federation: Federation
@@ -271,13 +303,20 @@ class FederationFolder:
         """Write a site's bundle, with its own private keys if they were made here, and the public key of its connection."""
         path = self.path / "bundles" / f"{name}.zip"
         path.unlink(missing_ok=True)
-        Bundle.write(path, name, self.network.address, own, self._bytes("ca.pem"), federation)
+        Bundle.write(
+            path,
+            site=name,
+            address=self.network.address,
+            keys=own,
+            authority=self._bytes("ca.pem"),
+            agreed=federation,
+        )
         write_bytes(self.path / "nodes" / f"{name}.pem", public[NODE].encode())
 
     @cached_property
     def audit(self) -> Callable[..., None]:
-        """Adds an entry to the audit log: the event and its facts, with the user of this process."""
-        return partial(Journal(self.path / AUDIT).add, user=getpass.getuser())
+        """Adds an entry to the audit log: the event and its details, with the user of this process."""
+        return partial(Journal(self.path / AUDIT_FILE).add, user=getpass.getuser())
 
     @property
     def federation(self) -> Federation:
@@ -310,33 +349,36 @@ class FederationFolder:
     @property
     def nodes(self) -> dict[str, bytes]:
         """Public keys (PEM) of the sites' connections by name, without revoked sites."""
-        return {
-            s.name: self._bytes(f"nodes/{s.name}.pem")
-            for s in self.federation.sites
-            if not s.revoked
-        }
+        keys = {}
+        for site in self.federation.sites:
+            if not site.revoked:
+                keys[site.name] = self._bytes(f"nodes/{site.name}.pem")
+        return keys
 
     @property
     def days_left(self) -> float:
         """Days until the server's certificate expires; negative if it has expired."""
-        return certificates.days_left(self._server[1])
+        _, certificate = self._server
+        return certificates.days_left(certificate)
 
     @property
     def expiries(self) -> list[str]:
         """Lines about certificates that expire soon, or have expired."""
-        renew, anew = (
-            f"`unalike federation renew {self.path}` makes a new one, sites need nothing",
-            "make a new federation",
+        server = certificates.expiry(
+            "the server's certificate",
+            self._bytes("server.pem"),
+            remedy=f"`unalike federation renew {self.path}` makes a new one, sites need nothing",
         )
-        server = certificates.expiry("the server's certificate", self._bytes("server.pem"), renew)
-        return server + certificates.expiry(
-            "the authority in all bundles", self._bytes("ca.pem"), anew
+        authority = certificates.expiry(
+            "the authority in all bundles", self._bytes("ca.pem"), remedy="make a new federation"
         )
+        return server + authority
 
     @property
     def certificate_fault(self) -> str:
         """The reason why sites would refuse the server's certificate; "" if they accept it."""
-        return certificates.why_untrusted(*self._server, self._bytes("ca.pem"))
+        key, certificate = self._server
+        return certificates.why_untrusted(key, certificate, authority=self._bytes("ca.pem"))
 
     @property
     def network(self) -> Network:
@@ -359,7 +401,7 @@ class FederationFolder:
     @property
     def start(self) -> Path | None:
         """The file of initial weights, or None."""
-        return self.path / START if (self.path / START).exists() else None
+        return self.path / START_FILE if (self.path / START_FILE).exists() else None
 
     @property
     def run(self) -> Path:
@@ -379,8 +421,8 @@ class FederationFolder:
         """Lock the folder, so that no other process starts the same federation. Raises `UnalikeError` if it is up."""
         self._file("federation.toml")
         state = "up already" if self.socket.exists() else "starting or ending"
-        told = "`unalike federation status` shows it, `unalike federation stop` ends it"
-        with locked(self.path, f"the federation in {self.path} is {state}; {told}"):
+        remedy = "`unalike federation status` shows it, `unalike federation stop` ends it"
+        with locked(self.path, f"the federation in {self.path} is {state}; {remedy}"):
             yield
 
     def _samples(self, name: str) -> Path:

@@ -1,10 +1,10 @@
-"""Signs and sends requests; matches incoming envelopes to open requests, records all others."""
+"""Signs and sends requests; matches incoming envelopes to open requests, reports all others."""
 
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from unalike.core.codec import Facts, Limits, Malformed
 from unalike.core.types import Tree
@@ -17,28 +17,34 @@ from unalike.federation.security.keys import PrivateKey, public_key
 
 Place = tuple[int, int]
 """The step of the plan, counted from 1, and the round in it; (0, 0) is the admission."""
-Request = tuple[str, Facts, Tree]
-"""Kind, facts and tensors."""
 
-REQUESTS_PER_SITE = 8
+REMEMBERED_REQUESTS = 8
 """Requests to each site whose answers are still known as late."""
-NOTED = 20
-"""Messages of a site in one exchange that are recorded as refused or late; a site that sends more cannot fill the disk."""
+MAX_REPORTS = 20
+"""Messages of a site in one exchange that are reported as refused or late; a site that sends more cannot fill the disk."""
+
+
+class Request(NamedTuple):
+    """A request before it is signed: its kind, and what the site reads, plain values and tensors."""
+
+    kind: str
+    facts: Facts
+    tensors: Tree
 
 
 @dataclass
 class PendingRequest:
-    """A request that went out: to which place, whether it is still open, and the answer that was taken in."""
+    """A request that went out: to which place, whether it is still open, and the digest of the answer that was taken in."""
 
     place: Place
-    open: bool = True
+    is_open: bool = True
     answer: str | None = None
 
 
 class Mailbox:
     """Signs requests, and sorts what arrives: answers to open requests, byte-identical repetitions, and everything else.
 
-    `members` are the sites that take part in the run; None before it is known.
+    `event` writes down what happens. `members` are the sites that take part in the run; None before it is known.
     """
 
     def __init__(
@@ -51,12 +57,15 @@ class Mailbox:
         event: Callable[..., None],
         members: Collection[str] | None = None,
     ):
-        self.federation, self.key, self.transport, self.run = federation, key, transport, run
-        self.control, self.event, self.members = control, event, members
+        self.federation = federation
+        self.key = key
+        self.transport = transport
+        self.run = run
+        self.control = control
+        self.event = event
+        self.members = members
         self.limits = Limits(bytes=federation.message_bytes)
         self.place: Place = (0, 0)
-        self.last_seen: dict[str, float] = {}
-        """Site -> when it was last connected, by the monotonic clock; when it was first missed, if it never was."""
         self.departed: set[str] = set()
         """Sites of which an event says that they are offline, and that have not connected since."""
         self.number = 0
@@ -64,110 +73,151 @@ class Mailbox:
         self.client_of = {site.name: number for number, site in enumerate(federation.sites)}
         """Site -> the number of its client."""
         self._keys = {site.name: public_key(site.key) for site in federation.sites}
-        self._sent: dict[str, OrderedDict[str, PendingRequest]] = {
+        self._pending: dict[str, OrderedDict[str, PendingRequest]] = {
             name: OrderedDict() for name in self._keys
         }
-        self._noted: Counter[str] = Counter()
+        """Site -> the newest requests to it by their digest."""
+        self._last_seen: dict[str, float] = {}
+        """Site -> when it was last connected, by the monotonic clock; when it was first missed, if it never was."""
+        self._reports: Counter[str] = Counter()
 
     def begin(self, place: Place) -> None:
         """Open `place` for requests, and close all earlier requests."""
         self.place = place
-        self._noted.clear()
-        for requests in self._sent.values():
-            for sent in requests.values():
-                sent.open = False
+        self._reports.clear()
+        for requests in self._pending.values():
+            for pending in requests.values():
+                pending.is_open = False
 
     def send(self, site: str, request: Request) -> None:
         """Sign and send; a request that is repeated is the same to the byte, another one takes the place of the one before."""
         kind, facts, tensors = request
-        message = seal(Head(self.run, *self.place, site, kind), facts, tensors, self.key)
-        for sent in self._sent[site].values():
-            sent.open = False
-        self._sent[site].setdefault(identity(message), PendingRequest(self.place)).open = True
-        while len(self._sent[site]) > REQUESTS_PER_SITE:
-            self._sent[site].popitem(last=False)
+        stage, round = self.place
+        head = Head(run=self.run, stage=stage, round=round, site=site, kind=kind)
+        message = seal(head, facts, tensors, self.key)
+
+        # One request is open at a time. The answer to an earlier one is of another model, and comes too late.
+        requests = self._pending[site]
+        for pending in requests.values():
+            pending.is_open = False
+        requests.setdefault(identity(message), PendingRequest(self.place)).is_open = True
+        while len(requests) > REMEMBERED_REQUESTS:
+            requests.popitem(last=False)
+
         self.transport.send(site, message)
 
     def connected(self) -> set[str]:
         """The sites that have connected since the last call. Those that do not take part in the run are told so."""
-        anew = set(self.transport.connected())
-        self.departed -= anew
-        for site in anew:
-            self.note("connected", site, "a new connection")
-        for site in anew.difference(anew if self.members is None else self.members):
-            self.note("not in this run", site, "the run began without it")
-            self.notify([site], "late")
-        return anew
+        new = set(self.transport.connected())
+        self.departed -= new
+        for site in new:
+            self.report("connected", site, "a new connection")
+        if self.members is not None:
+            for site in new.difference(self.members):
+                self.report("not in this run", site, "the run began without it")
+                self.notify([site], "late")
+        return new
+
+    def seconds_offline(self, site: str) -> float:
+        """The seconds for which a site has not been connected, by this and earlier calls; 0 while it is."""
+        now = time.monotonic()
+        for connected in self.transport.sites():
+            self._last_seen[connected] = now
+        return now - self._last_seen.setdefault(site, now)
 
     def notify(self, sites: Collection[str], what: str, seconds: float = 0.0) -> None:
         """Send sites one of the `NOTICES`, and wait so long at most for their answers, which a later run would refuse."""
         for site in sites:
-            self.send(site, (NOTICE, {"what": what}, {}))
-        waiting, deadline = {*sites}, time.monotonic() + seconds
-        while waiting and (left := deadline - time.monotonic()) > 0:
+            self.send(site, Request(NOTICE, {"what": what}, {}))
+        waiting = set(sites)
+        deadline = time.monotonic() + seconds
+        while waiting:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
             waiting -= {site for site, _ in self.receive(left)}
 
     def receive(self, seconds: float) -> Iterator[tuple[str, Envelope]]:
         """The first answers to open requests among what arrives, one at a time: not all of them lie in memory at once."""
-        arrived = (
-            (site, self._sorted(site, message)) for site, message in self.transport.receive(seconds)
-        )
-        return ((site, answer) for site, answer in arrived if answer is not None)
+        for site, message in self.transport.receive(seconds):
+            answer = self._open_answer(site, message)
+            if answer is not None:
+                yield site, answer
 
-    def note(self, kind: str, site: str, why: str, **facts: Any) -> None:
-        """Record something about a site, but not without end."""
-        self._noted[site] += 1
-        self.control.late[site] += kind == "late"
-        if self._noted[site] <= NOTED:
-            self.event(kind, round=self.number, client=site, why=why, **facts)
+    def report(self, kind: str, site: str, why: str, **details: Any) -> None:
+        """Write down an event about a site, but not without end."""
+        self._reports[site] += 1
+        if kind == "late":
+            self.control.late[site] += 1
+        if self._reports[site] <= MAX_REPORTS:
+            self.event(kind, round=self.number, client=site, why=why, **details)
 
-    def _sorted(self, site: str, message: bytes | Malformed) -> Envelope | None:
+    def _open_answer(self, site: str, message: bytes | Malformed) -> Envelope | None:
+        """The message, if it is the first answer to a request that is open; else None, and what is odd is reported.
+
+        `site` is who sent it, by its authenticated connection.
+        """
+        # Nothing in a message counts before its signature is that of the site's enrolled key.
+        answer = self._verified(site, message)
+        if answer is None:
+            return None
+        head = answer.head
+        self.control.last_answers[site] = time.time()
+
+        # The signature is good for one site and one run.
+        if head.site != site:
+            self.report("refused", site, f"signed as {head.site!r}")
+            return None
+        if head.run != self.run:
+            why = f"of run {head.run}; expected {self.run}: a replay, or another federation"
+            self.report("refused", site, why)
+            return None
+
+        # It answers one request to this site, which its head names by digest.
+        pending = self._pending[site].get(head.answers)
+        if pending is None:
+            self._report_unasked(site, head)
+            return None
+        place = list(pending.place)
+
+        # A network may repeat an answer. Other bytes than the first answer's are refused, so that no site can change its mind.
+        if pending.answer == answer.digest:
+            if not pending.is_open:
+                self.report("late", site, "repeats an answer that was taken in", place=place)
+            return None
+        if pending.answer is not None:
+            why = "a second answer to one request, and another one than the first"
+            self.report("refused", site, why)
+            return None
+
+        # A site that was unable to do what it was asked may still answer the same request.
+        if head.kind == ANSWER:
+            pending.answer = answer.digest
+        if not pending.is_open:
+            self.report("late", site, "the round is closed", place=place)
+            return None
+        return answer
+
+    def _verified(self, site: str, message: bytes | Malformed) -> Envelope | None:
+        """The message, if an enrolled site has signed it; else None, and the reason is reported."""
         enrolled = self.federation.site(site)
         if enrolled is None or enrolled.revoked:
-            self.note("refused", site[:64], "not enrolled" if enrolled is None else "revoked")
+            self.report("refused", site[:64], "not enrolled" if enrolled is None else "revoked")
             return None
         try:
             if isinstance(message, Malformed):
                 raise message
-            answer = unseal(message, self._keys[site], self.limits)
+            return unseal(message, self._keys[site], self.limits)
         except Malformed as error:
-            self.note("refused", site, str(error))
+            self.report("refused", site, str(error))
             return None
-        head, sent = answer.head, self._sent[site].get(answer.head.answers)
-        self.control.last_answers[site] = time.time()
-        if head.site != site:
-            self.note("refused", site, f"signed as {head.site!r}")
-        elif head.run != self.run:
-            self.note(
-                "refused",
-                site,
-                f"of run {head.run}; expected {self.run}: a replay, or another federation",
-            )
-        elif sent is None:
-            self._unasked(site, head)
-        elif sent.answer == answer.digest:
-            if not sent.open:
-                self.note(
-                    "late", site, "repeats an answer that was taken in", place=list(sent.place)
-                )
-        elif sent.answer is not None:
-            self.note(
-                "refused", site, "a second answer to one request, and another one than the first"
-            )
-        else:
-            if head.kind == ANSWER:
-                sent.answer = answer.digest
-            if sent.open:
-                return answer
-            self.note("late", site, "the round is closed", place=list(sent.place))
-        return None
 
-    def _unasked(self, site: str, head: Head) -> None:
+    def _report_unasked(self, site: str, head: Head) -> None:
+        """Report a message that answers none of the newest requests to its site."""
+        place = list(head.place)
         if head.place > self.place:
-            self.note("refused", site, "of a round that has not begun", place=list(head.place))
+            self.report("refused", site, "of a round that has not begun", place=place)
         elif head.place < self.place:
-            self.note("late", site, "of an earlier round", place=list(head.place))
+            self.report("late", site, "of an earlier round", place=place)
         else:
-            self.note(
-                "refused", site, "answers nothing that this site was asked", place=list(head.place)
-            )
+            self.report("refused", site, "answers nothing that this site was asked", place=place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
@@ -27,7 +27,7 @@ from unalike.federation.coordinator.round_request import (
     SplitSums,
     has_scores,
     placeholder_context,
-    round_plan,
+    round_contents,
 )
 from unalike.federation.coordinator.secure_aggregation import MaskedRequests, SecureAggregation
 from unalike.federation.coordinator.update_store import UpdateStore
@@ -47,15 +47,18 @@ from unalike.training.server.updates import Updates
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
-PENDING = ("seconds", "trained", "faults", "train_loss", "bytes_down", "bytes_up", "local")
+PENDING_FIELDS = ("seconds", "trained", "faults", "train_loss", "bytes_down", "bytes_up", "local")
 """The fields of a round's result that a checkpoint holds while the round has no row in the history."""
 
-HIDDEN = (
+NOTE_ON_HIDDEN_NORMS = (
     "secure aggregation hides the norms of updates: there is no norm guard, and no round is made again without one site; the model "
     "is checked after each round"
 )
 
-EVALUATED = "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's test samples"
+NOTE_ON_EVALUATION = (
+    "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's "
+    "test samples"
+)
 
 
 class DiscardedRound(UnalikeError):
@@ -63,7 +66,8 @@ class DiscardedRound(UnalikeError):
 
     def __init__(self, place: Place, site: str, why: str):
         super().__init__(why)
-        self.place, self.site = place, site
+        self.place = place
+        self.site = site
 
 
 def check_stage(stage: Stage, run_config: RunConfig) -> None:
@@ -99,25 +103,27 @@ class NetworkBackend:
         arrived: Path,
         left_out: Mapping[Place, set[str]],
     ):
-        self.run_config, self.mailbox, self.arrived, self.left_out = (
-            run_config,
-            mailbox,
-            arrived,
-            left_out,
-        )
+        self.run_config = run_config
+        self.mailbox = mailbox
+        self.arrived = arrived
+        self.left_out = left_out
         self._steps: list[NetworkStage | None] = []
+        """The steps of the plan so far; None for a client query."""
 
     @property
     def notes(self) -> list[str]:
+        notes = []
+        if self.mailbox.federation.secure_aggregation:
+            notes.append(NOTE_ON_HIDDEN_NORMS)
+        if method_of(self.run_config.plan).privacy is not None:
+            notes.append(NOTE_ON_EVALUATION)
         names = unpooled(self.run_config.population.task, self.run_config.metrics)
-        found = [HIDDEN] if self.mailbox.federation.secure_aggregation else []
-        found += [] if method_of(self.run_config.plan).privacy is None else [EVALUATED]
         if names:
-            found.append(
+            notes.append(
                 f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
                 "own are in the table of clients, and the first metric that can be pooled decides"
             )
-        return found
+        return notes
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> NetworkStage:
         network_stage = NetworkStage(self, stage, index)
@@ -135,43 +141,58 @@ class NetworkBackend:
     def query(self, step: QueryStep, index: int) -> Answers:
         run_config, mailbox = self.run_config, self.mailbox
         model = step.model or run_config.model
-        state, sizes = step.state, run_config.population.sizes
-        values = model.params | model.buffers if state is None else state.params | state.buffers
-        query_request = QueryRequest(**asdict(self.position(index, step)), query=repr(step.query))
-        request: Request = (
-            "ask",
-            query_request.facts,
-            tree.pack({"model": values} if step.query.needs_model else {}),
-        )
-        like = unasked(step, model)
-        enrolled = mailbox.federation.sites[: len(sizes)]
-        sites = {s.name: k for k, s in enumerate(enrolled) if sizes[k] and not s.revoked}
 
-        def read(site: str, facts: Facts, tensors: Tree) -> Tree:
+        # The question, with the model that it is about if it is about one.
+        query_request = QueryRequest(**asdict(self.position(index, step)), query=repr(step.query))
+        tensors: Tree = {}
+        if step.query.needs_model:
+            holder = model if step.state is None else step.state
+            tensors = tree.pack({"model": holder.params | holder.buffers})
+        request = Request("ask", query_request.facts, tensors)
+
+        # Sites with training samples answer it, as many as the run began with.
+        sizes = run_config.population.sizes
+        client_of = {}
+        for client, site in enumerate(mailbox.federation.sites[: len(sizes)]):
+            if sizes[client] and not site.revoked:
+                client_of[site.name] = client
+
+        expected = unasked(step, model)
+
+        def read_answer(site: str, facts: Facts, tensors: Tree) -> Tree:
             if facts:
                 raise RefusedUpdate(f"facts {str(facts)[:80]!a} with an answer; expected none")
-            check_answer(tensors, like, int(sizes[sites[site]]))
+            check_answer(tensors, like=expected, samples=int(sizes[client_of[site]]))
             return tensors
 
         mailbox.number = self.rounds_done
-        answers = (
-            Exchange(mailbox, (index + 1, 0), SameRequest(request, read), list(sites), set(sites))
-            .run()
-            .values
-        )
-        clients = {sites[name]: answers[name] for name in sites if name in answers}
-        return Answers(tuple(clients), tree.stack(list(clients.values())))
+        exchange = Exchange(
+            mailbox=mailbox,
+            place=(index + 1, 0),
+            requests=SameRequest(request, read_answer),
+            sites=list(client_of),
+            counted=set(client_of),
+        ).run()
+
+        # In the order of the sites, not in that of arrival.
+        answers = {}
+        for name, client in client_of.items():
+            if name in exchange.values:
+                answers[client] = exchange.values[name]
+        return Answers(tuple(answers), tree.stack(list(answers.values())))
 
     def position(self, index: int, step: Stage | QueryStep) -> StepRequest:
         """The position in the plan, as sites are told; a client query that a checkpoint holds was not asked again."""
         self._steps += [None] * (index - len(self._steps))
-        outcomes = tuple(
-            () if done is None else tuple(done.state.groups) for done in self._steps[:index]
-        )
-        population, rounds = self.run_config.population, self.run_config.options.rounds
-        terms = self.mailbox.federation.terms
+        outcomes: list[tuple[str, ...]] = []
+        for earlier in self._steps[:index]:
+            outcomes.append(() if earlier is None else tuple(earlier.state.groups))
         return StepRequest(
-            terms, rounds, int(population.sizes.sum()), outcomes, step.model is not None
+            terms=self.mailbox.federation.terms,
+            rounds=self.run_config.options.rounds,
+            samples=int(self.run_config.population.sizes.sum()),
+            outcomes=tuple(outcomes),
+            derived=step.model is not None,
         )
 
 
@@ -188,50 +209,63 @@ class NetworkStage:
     trains_ahead = True
 
     def __init__(self, backend: NetworkBackend, stage: Stage, index: int):
-        run_config, mailbox = self.run_config, self.mailbox = backend.run_config, backend.mailbox
+        self.run_config = backend.run_config
+        self.mailbox = backend.mailbox
+        run_config, mailbox = self.run_config, self.mailbox
         check_stage(stage, run_config)
-        self._position, self._rounds_before = backend.position(index, stage), backend.rounds_done
+        self._position = backend.position(index, stage)
+        self._rounds_before = backend.rounds_done
+        self._left_out = backend.left_out
         self.state = StageState(
             run_config,
             stage,
             index,
-            make_states=lambda *_: ClientStates({}),  # sites keep them
+            # the sites keep them
+            make_states=lambda *_: ClientStates({}),
             keeps_updates=self._keeps_updates,
         )
         self.evaluator = FederatedEvaluator(run_config)
-        self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
-        self._norm_guard, self._left_out = NormGuard(mailbox.federation.guard), backend.left_out
+
+        self._norm_guard = NormGuard(mailbox.federation.guard)
         self._norms: dict[str, Norms] = {}
         """The norms of the round that the models come from."""
         self._best_loss = inf
         self._diverged = 0
         """The last round whose model was implausible, with no site that stands out."""
+
         self._update_store = UpdateStore(backend.arrived)
-        self._masking = Counter[str]()
+        self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
+        self._masking_bytes = Counter[str]()
         self._summed: SummedUpdates | None = None
         self._secure: SecureAggregation | None = None
         if mailbox.federation.secure_aggregation:
             self._secure = SecureAggregation(
-                mailbox, self.state, backend.arrived.with_name("secure_sum.json"), self._masking
+                mailbox=mailbox,
+                state=self.state,
+                file=backend.arrived.with_name("secure_sum.json"),
+                wire_bytes=self._masking_bytes,
             )
             self._bytes["up"] = 0
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
-        enrolled = mailbox.federation.sites[
-            : len(run_config.population)
-        ]  # later ones are not in this run
-        self.active = [k for k, site in enumerate(enrolled) if not site.revoked]
-        eligible = sorted({*self.state.eligible} & {*self.active})
+
+        # Sites that were enrolled after the run began are not in it, and revoked ones are out of it.
+        enrolled = mailbox.federation.sites[: len(run_config.population)]
+        self.active = [client for client, site in enumerate(enrolled) if not site.revoked]
+        self._draw_from_active()
+
+    def _draw_from_active(self) -> None:
+        """Draw cohorts from the active sites with training samples. Raises `UnalikeError` if they are too few for a round."""
+        eligible = sorted(set(self.state.eligible) & set(self.active))
         if not eligible:
             raise UnalikeError(
                 "every site with training samples was revoked, so that rounds would train nobody; enrol one again with `unalike "
                 "federation renew DIR --site NAME`"
             )
-        least = self._enough(mailbox.federation, 1)
-        self.state.eligible, self.state.cohort_size = (
-            eligible,
-            max(least, mailbox.federation.asked(len(eligible))),
-        )
+        federation = self.mailbox.federation
+        least = self._answers_needed(federation, 1)
+        self.state.eligible = eligible
+        self.state.cohort_size = max(least, federation.cohort_size(len(eligible)))
         if least > len(eligible):
             raise UnalikeError(
                 f"found {len(eligible)} sites with training samples; expected {least} in each round, among which noise is shared "
@@ -242,73 +276,95 @@ class NetworkStage:
 
     def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
         """One message to each site: it evaluates the current models, and the clients `train` train them."""
-        started, asked = time.monotonic(), self._protocols() if evaluate else ()
-        exchange = self._ask(set(train), asked)
-        updates = self._updates(exchange, time.monotonic() - started) if train else None
+        started = time.monotonic()
+        protocols = self._protocols() if evaluate else ()
+        exchange = self._run_exchange(set(train), protocols)
+        updates = None
+        if train:
+            updates = self._updates(exchange, seconds=time.monotonic() - started)
         if not evaluate:
             return Replies(updates=updates)
-        sums: dict[str, dict[int, SplitSums] | None] = dict.fromkeys(
-            ("clients", "personal", "local")
-        )
-        for name in asked:
-            sums[name] = {
-                self.mailbox.client_of[s]: r.tallies[name]
-                for s, r in exchange.values.items()
-                if name in r.tallies
-            }
-        if self.state.pending is not None and self.state.pending.trained:
-            local = self.state.pending.local
-            sums["local"] = {
-                k: {p: MetricSums.restored(s) for p, s in of.items()} for k, of in local.items()
-            }
-        return Replies(self.evaluator.pooled_tables(self.state, sums), updates)
+        sums = self._site_sums(exchange, protocols)
+        return Replies(metrics=self.evaluator.pooled_tables(self.state, sums), updates=updates)
 
     def _protocols(self) -> tuple[str, ...]:
         """The protocols under which sites evaluate the current models."""
         names = self.evaluator.names(self.state)
-        has = {"clients": self.state.has_shared_model, "personal": self.state.is_personal}
-        return tuple(
-            p
-            for p, there in has.items()
-            if there and (p in names or (p == "clients" and "server" in names))
-        )
+        protocols = []
+        # The server's own test set shows the same model as the clients', so that its tables need theirs, too.
+        if self.state.has_shared_model and ("clients" in names or "server" in names):
+            protocols.append("clients")
+        if self.state.is_personal and "personal" in names:
+            protocols.append("personal")
+        return tuple(protocols)
+
+    def _site_sums(
+        self, exchange: Exchange[SiteReply], protocols: tuple[str, ...]
+    ) -> dict[str, dict[int, SplitSums] | None]:
+        """Protocol -> client -> the sums of its evaluation; None where there is no such model."""
+        sums: dict[str, dict[int, SplitSums] | None]
+        sums = {"clients": None, "personal": None, "local": None}
+        for protocol in protocols:
+            by_client = {}
+            for site, reply in exchange.values.items():
+                if protocol in reply.tallies:
+                    by_client[self.mailbox.client_of[site]] = reply.tallies[protocol]
+            sums[protocol] = by_client
+
+        # Models after local training were evaluated where they were made, in the exchange before this one.
+        pending = self.state.pending
+        if pending is not None and pending.trained:
+            by_client = {}
+            for client, local in pending.local.items():
+                by_client[client] = {
+                    part: MetricSums.restored(plain) for part, plain in local.items()
+                }
+            sums["local"] = by_client
+        return sums
 
     def _updates(self, exchange: Exchange[SiteReply], seconds: float) -> RoundUpdates:
-        replies = {self.mailbox.client_of[site]: reply for site, reply in exchange.values.items()}
-        trained = sorted(k for k, reply in replies.items() if reply.client_update is not None)
-        groups = {
-            name: self._group_updates(ids, replies)
-            for name, ids in self.state.by_group(trained).items()
-            if ids
-        }
+        """The updates that an exchange brought, and what it cost to get them."""
+        client_of = self.mailbox.client_of
+        replies = {client_of[site]: reply for site, reply in exchange.values.items()}
 
-        # Setups and unmasking of secure aggregation have cost bytes beside those of requests and replies.
-        bytes_down = len(exchange.counted) * self._bytes["down"] + self._masking.pop("down", 0)
-        bytes_up = self._masking.pop("up", 0)
-        for client in trained:
-            bytes_up += self._bytes["up"] + replies[client].sent
+        # In the order of the clients, whichever site answered first: so the bits are those of a simulation.
+        trained = sorted(
+            client for client, reply in replies.items() if reply.client_update is not None
+        )
+        groups = {}
+        for name, clients in self.state.by_group(trained).items():
+            if clients:
+                groups[name] = self._group_updates(clients, replies)
 
+        # A model went to every site that was to train, also to one that did not answer.
+        bytes_down = len(exchange.counted) * self._bytes["down"]
+        bytes_down += self._masking_bytes.pop("down", 0)
+        bytes_up = sum(self._bytes["up"] + replies[client].update_bytes for client in trained)
+        bytes_up += self._masking_bytes.pop("up", 0)
+
+        # A site that was asked to evaluate alone is no fault of the round.
+        faults = {}
+        for site, why in exchange.faults.items():
+            if site in exchange.counted:
+                faults[client_of[site]] = why
+
+        # Plain numbers: they may wait in a checkpoint until the next exchange.
         local = {}
         for client, reply in replies.items():
             if "local" in reply.tallies:
-                tallies = reply.tallies["local"]
-                local[client] = {split: sums.plain() for split, sums in tallies.items()}
+                split_sums = reply.tallies["local"]
+                local[client] = {part: sums.plain() for part, sums in split_sums.items()}
+
+        ids = {name: updates.ids for name, updates in groups.items()}
+        norms = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
         return RoundUpdates(
             groups=groups,
             seconds=seconds,
             bytes_down=bytes_down,
             bytes_up=bytes_up,
-            faults={
-                self.mailbox.client_of[site]: why
-                for site, why in exchange.faults.items()
-                if site in exchange.counted
-            },
+            faults=faults,
             local=local,
-            complete=partial(
-                self._complete,
-                {name: updates.ids for name, updates in groups.items()},
-                {site: reply.norms for site, reply in exchange.values.items() if reply.norms},
-            ),
+            complete=partial(self._complete, ids, norms),
         )
 
     def _group_updates(self, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> Updates:
@@ -334,20 +390,24 @@ class NetworkStage:
             group = self.state.groups[name]
             group.accepted.update(dict.fromkeys(clients, group.state.round - 1))
 
-        for state in self.state.states.values():
-            values = tree.pack(state.part_states) | state.params | state.buffers
-            if not all(bool(t.isfinite().all()) for t in values.values()):
-                self._discard(norms, self.state.done, "the model is not finite")
-                break
+        # A model that cannot be used must not be committed.
+        if not self._models_are_finite():
+            self._discard(norms, self.state.done, "the model is not finite")
+
         self._norm_guard.accept(norms)
         self._norms = norms
         if norms:
-            self.mailbox.event(
-                "norms",
-                round=self.mailbox.number,
-                norms={site: of.get("update") for site, of in norms.items()},
-            )
+            update_norms = {site: site_norms.get("update") for site, site_norms in norms.items()}
+            self.mailbox.event("norms", round=self.mailbox.number, norms=update_norms)
         self._update_store.clear()
+
+    def _models_are_finite(self) -> bool:
+        for server_state in self.state.states.values():
+            values = tree.pack(server_state.part_states)
+            values = values | server_state.params | server_state.buffers
+            if not all(bool(value.isfinite().all()) for value in values.values()):
+                return False
+        return True
 
     def _check_losses(self, losses: Mapping[str, float]) -> None:
         """Discard the round that the models come from if the losses that sites report of them are implausible."""
@@ -372,7 +432,8 @@ class NetworkStage:
             return
         site, times = found
         self.mailbox.event("discarded", round=number, client=site, times=round(times, 1), why=why)
-        raise DiscardedRound((self.state.settings.stage + 1, done), site, why)
+        place = (self.state.settings.stage + 1, done)
+        raise DiscardedRound(place=place, site=site, why=why)
 
     @property
     def _keeps_updates(self) -> bool:
@@ -381,82 +442,125 @@ class NetworkStage:
 
     # the exchange ---------------------------------------------------------------------------------------------------
 
-    def _ask(self, drawn: set[int], evaluate: tuple[str, ...]) -> Exchange[SiteReply]:
-        """Ask the clients `drawn` to train, and all with test samples to `evaluate`."""
-        state, federation, run_config = self.state, self.mailbox.federation, self.run_config
-        drawn = {
-            k
-            for k in drawn
-            if federation.sites[k].name not in self._left_out.get(self.state.place, ())
-        }
-        self.mailbox.number = self._rounds_before + state.done + (not state.last_done)
-        cohort = self._secure.cohort(drawn) if self._secure and drawn else ()
-        drawn = {self.mailbox.client_of[site] for site in cohort} or drawn
-        everybody = {
-            *drawn,
-            *(k for k in self.active if evaluate and has_scores(state.population, k)),
-        }
+    def _run_exchange(self, cohort: set[int], protocols: tuple[str, ...]) -> Exchange[SiteReply]:
+        """Ask the clients of the cohort to train, and all with test samples to evaluate under these protocols."""
+        state, mailbox = self.state, self.mailbox
+        federation = mailbox.federation
+        mailbox.number = self._rounds_before + state.done + (not state.last_done)
+
+        # Where a round is made again, the site that spoiled it takes no part.
+        left_out = self._left_out.get(state.place, ())
+        cohort = {client for client in cohort if federation.sites[client].name not in left_out}
+
+        # Keys come before masks: a sum is over sites that have keys with each other, and no others train.
+        masked_cohort: tuple[str, ...] = ()
+        if self._secure is not None and cohort:
+            masked_cohort = self._secure.cohort(cohort)
+        if masked_cohort:
+            cohort = {mailbox.client_of[site] for site in masked_cohort}
+
+        # One message asks a site for both, training and evaluation; many sites only evaluate.
+        everybody = set(cohort)
+        if protocols:
+            everybody |= {k for k in self.active if has_scores(state.population, k)}
+
+        # Clients that choose their group do so before they are asked to train; who has not chosen does not train.
         if state.stage.chooses is not None:
-            state.choices = self._ask_choices(everybody, drawn)
-            drawn = drawn & state.choices.keys()
-        names = {
-            k: federation.sites[k].name for k in sorted(everybody) if state.group_of(k) is not None
-        }
-        local = "local" in run_config.options.protocols
-        plan = round_plan(state, self._position, self.active, evaluate, local, run_config.metrics)
-        stores = self._digests, self._update_store, self._norm_guard, self._check_losses
-        given = plan, drawn, state, self.mailbox, *stores
-        requests = (
-            RoundRequests(*given)
-            if self._secure is None
-            else MaskedRequests(self._secure, cohort, *given)
-        )
+            state.choices = self._ask_choices(everybody, cohort)
+            cohort = cohort & state.choices.keys()
+        sites: dict[int, str] = {}
+        for client in sorted(everybody):
+            if state.group_of(client) is not None:
+                sites[client] = federation.sites[client].name
+
+        requests = self._requests(cohort, masked_cohort, protocols)
+        answers_needed = None
+        if cohort:
+            rule = self._secure if self._secure is not None and masked_cohort else federation
+            answers_needed = partial(self._answers_needed, rule)
         exchange = Exchange(
-            mailbox=self.mailbox,
-            place=self.state.place,
+            mailbox=mailbox,
+            place=state.place,
             requests=requests,
-            sites=list(names.values()),
-            counted={names[k] for k in drawn if k in names},
-            enough=partial(self._enough, self._secure if self._secure and cohort else federation)
-            if drawn
-            else None,
+            sites=list(sites.values()),
+            counted={sites[client] for client in cohort if client in sites},
+            answers_needed=answers_needed,
         )
-        asked = {
-            "train": sorted(exchange.counted),
-            "quorum": exchange.quorum,
-            "evaluate": list(evaluate),
-        }
-        self.mailbox.event("asked", round=self.mailbox.number, **asked)
+        mailbox.event(
+            "asked",
+            round=mailbox.number,
+            train=sorted(exchange.counted),
+            quorum=exchange.quorum,
+            evaluate=list(protocols),
+        )
         exchange.run()
-        if isinstance(requests, MaskedRequests) and cohort:
-            self._summed = requests.updates([site for site in cohort if site in exchange.values])
-        answered = {k: plan.group(k).digest for k, name in names.items() if name in exchange.values}
-        self._digests = answered | {
-            k: digest for k, digest in self._digests.items() if k not in names
-        }
+
+        # A sum is unmasked at once, as long as its sites are there to give their shares.
+        if isinstance(requests, MaskedRequests) and masked_cohort:
+            summed_sites = [site for site in masked_cohort if site in exchange.values]
+            self._summed = requests.updates(summed_sites)
+
+        # Who has answered has the tensors of the whole stage; who was asked and has not may lack them.
+        digests = {}
+        for client, site in sites.items():
+            if site in exchange.values:
+                digests[client] = requests.contents.group(client).digest
+        for client, digest in self._digests.items():
+            if client not in sites:
+                digests[client] = digest
+        self._digests = digests
         return exchange
 
-    def _enough(self, rule: Federation | SecureAggregation, asked: int) -> int:
-        """The answers that make a round of so many sites; the shares of noise in them make up that of the sum."""
-        privacy = self.state.method.privacy
-        return max(
-            rule.enough(asked), 1 if privacy is None else privacy.least_cohort(self.state.settings)
+    def _requests(
+        self, cohort: set[int], masked_cohort: tuple[str, ...], protocols: tuple[str, ...]
+    ) -> RoundRequests:
+        """The requests of an exchange: for updates in clear, or with secure aggregation for masked ones."""
+        make_requests: Callable[..., RoundRequests] = RoundRequests
+        if self._secure is not None:
+            make_requests = partial(
+                MaskedRequests, secure=self._secure, masked_cohort=masked_cohort
+            )
+        contents = round_contents(
+            self.state,
+            position=self._position,
+            active=self.active,
+            evaluate=protocols,
+            local="local" in self.run_config.options.protocols,
+            metrics=self.run_config.metrics,
+        )
+        return make_requests(
+            contents=contents,
+            cohort=cohort,
+            state=self.state,
+            mailbox=self.mailbox,
+            digests=self._digests,
+            update_store=self._update_store,
+            norm_guard=self._norm_guard,
+            check_losses=self._check_losses,
         )
 
-    def _ask_choices(self, everybody: set[int], drawn: set[int]) -> dict[int, str]:
+    def _answers_needed(self, rule: Federation | SecureAggregation, asked: int) -> int:
+        """The answers that make a round of so many sites: at least as many as noise was divided among, of a private method."""
+        privacy = self.state.method.privacy
+        least = 1
+        if privacy is not None:
+            least = privacy.least_cohort(self.state.settings)
+        return max(rule.answers_needed(asked), least)
+
+    def _ask_choices(self, everybody: set[int], cohort: set[int]) -> dict[int, str]:
         """The group that each client chooses now."""
-        state, sites = self.state, self.mailbox.federation.sites
+        state = self.state
+        sites = self.mailbox.federation.sites
         groups = list(state.groups)
-        tensors = {
-            f"{i}/{n}": t
-            for i, of in enumerate(state.states.values())
-            for n, t in (of.params | of.buffers).items()
-        }
-        question = ChooseRequest(
+        part_trees = {}
+        for number, server_state in enumerate(state.states.values()):
+            part_trees[str(number)] = server_state.params | server_state.buffers
+        choose_request = ChooseRequest(
             **asdict(self._position), query=repr(state.stage.chooses), groups=len(groups)
         )
+        request = Request("choose", choose_request.facts, tree.pack(part_trees))
 
-        def read(site: str, facts: Facts, tensors: Tree) -> str:
+        def read_choice(site: str, facts: Facts, tensors: Tree) -> str:
             choice = facts.get("choice")
             if tensors or type(choice) is not int or not 0 <= choice < len(groups):
                 raise RefusedUpdate(
@@ -464,10 +568,14 @@ class NetworkStage:
                 )
             return groups[choice]
 
-        requests = SameRequest(("choose", question.facts, tensors), read)
-        asked, counted = [sites[k].name for k in sorted(everybody)], {sites[k].name for k in drawn}
-        exchange = Exchange(self.mailbox, self.state.place, requests, asked, counted)
-        return {self.mailbox.client_of[site]: name for site, name in exchange.run().values.items()}
+        exchange = Exchange(
+            mailbox=self.mailbox,
+            place=state.place,
+            requests=SameRequest(request, read_choice),
+            sites=[sites[client].name for client in sorted(everybody)],
+            counted={sites[client].name for client in cohort},
+        ).run()
+        return {self.mailbox.client_of[site]: name for site, name in exchange.values.items()}
 
     # executor and checkpoints ------------------------------------------------------------------------------------
 
@@ -482,26 +590,29 @@ class NetworkStage:
     def state_dict(self) -> tuple[Tree, list[Facts]]:
         tensors, facts = self.state.state_dict()
         pending = self.state.pending
-        own = {
-            "ahead": None
-            if pending is None
-            else {name: getattr(pending, name) for name in PENDING},
+        ahead = None
+        if pending is not None:
+            ahead = {name: getattr(pending, name) for name in PENDING_FIELDS}
+        own_facts = {
+            "ahead": ahead,
             "norms": dict(self._norm_guard.seen),
             "latest": {"norms": self._norms, "best_loss": min(self._best_loss, MOST)},
             "holds": list(self._digests.items()),
         }
-        return tensors, [facts[0] | own, *facts[1:]]
+        return tensors, [facts[0] | own_facts, *facts[1:]]
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         self._norm_guard.seen = facts[0].get("norms", {})
         latest = facts[0].get("latest", {"norms": {}, "best_loss": inf})
-        self._norms, self._best_loss = latest["norms"], latest["best_loss"]
+        self._norms = latest["norms"]
+        self._best_loss = latest["best_loss"]
         self._digests = dict(facts[0].get("holds", []))
         ahead = facts[0].get("ahead")
         if ahead is not None:
-            by_client = {
-                what: {int(k): v for k, v in ahead[what].items()} for what in ("faults", "local")
-            }
+            # JSON has turned the clients' numbers into texts
+            by_client = {}
+            for name in ("faults", "local"):
+                by_client[name] = {int(client): value for client, value in ahead[name].items()}
             self.state.pending = RoundResult(**(ahead | by_client))

@@ -12,9 +12,12 @@ from unalike._utils.system import local_socket
 from unalike._utils.system.locks import is_locked
 
 MAX_BYTES = 1 << 20
-SECONDS = 10.0
+"""Maximum bytes of a command and of its answer."""
+ANSWER_SECONDS = 10.0
+"""Seconds to wait for an answer."""
 
 Answer = dict[str, Any]
+"""The status of a federation, or the text of an error."""
 
 
 @contextmanager
@@ -22,7 +25,7 @@ def listening(
     path: Path,
     commands: Mapping[str, Callable[[], object]],
     status: Callable[[], Answer],
-    audit: Callable[..., None] = lambda event, **facts: None,
+    audit: Callable[..., None] = lambda event, **details: None,
 ) -> Iterator[None]:
     """Carry out commands at the socket `path` while the `with` block runs; each is answered by the status after it.
 
@@ -69,16 +72,16 @@ class NoAnswer(UnalikeError):
 
 def command(path: Path, name: str) -> Answer:
     """Send a command. Raises `NotUp`, `Starting`, after a timeout `NoAnswer`, and `UnalikeError` if the command is refused."""
+    message = json.dumps({"do": name}).encode()
     try:
-        answer = json.loads(
-            local_socket.ask(path, json.dumps({"do": name}).encode(), MAX_BYTES, SECONDS)
-        )
+        answer = json.loads(local_socket.ask(path, message, MAX_BYTES, ANSWER_SECONDS))
     except TimeoutError:
         raise NoAnswer(
-            f"the federation in {path.parent} is up but has not answered for {SECONDS:.0f} s, and may still do it; "
+            f"the federation in {path.parent} is up but has not answered for {ANSWER_SECONDS:.0f} s, and may still do it; "
             f"look at `unalike federation status {path.parent}`"
         ) from None
     except OSError:
+        # The socket is there only while commands are carried out; the lock lasts from the first step to the last.
         if is_locked(path.parent):
             raise Starting(
                 f"{path.parent} is starting or ending; try again in some seconds"

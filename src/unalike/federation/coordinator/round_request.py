@@ -1,8 +1,9 @@
-"""The requests of one exchange, made from a round plan that does not change, and the check of their replies."""
+"""The requests of one exchange, made from contents that do not change meanwhile, and the check of their replies."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import isfinite
+from dataclasses import asdict, dataclass, field
+from math import inf, isfinite
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,23 +29,26 @@ from unalike.training.validation import RefusedUpdate, check_update, expected_st
 SplitSums = dict[str, MetricSums]
 """Part of the samples ("test", "val") -> sums and counts of a model's predictions on them."""
 
+ROUNDING = 1e-3
+"""The share by which a norm may exceed its bound: sites clip in floating point."""
+
 
 class SiteReply(NamedTuple):
     """A site's checked reply.
 
     `tallies` are its evaluations by protocol, `client_update` its update if it trained (once that is on disk, its numbers
-    alone), `sent` the bytes of the update.
+    alone), `norms` those of its update, `update_bytes` its size.
     """
 
     tallies: dict[str, SplitSums]
     client_update: ClientUpdate | None
-    norms: Norms
-    sent: int
+    norms: Norms = MappingProxyType({})
+    update_bytes: int = 0
 
 
 @dataclass(frozen=True)
-class GroupPlan:
-    """A group's part of a round plan.
+class GroupContents:
+    """What the requests to a group's clients are made of.
 
     `number` is its place among the stage's groups, `samples` the training samples by client with public ones that the stage
     adds, `accepted` the round of each client's last accepted update. The tensors `fixed` stay the same in the whole stage and
@@ -60,7 +64,7 @@ class GroupPlan:
 
 
 @dataclass(frozen=True)
-class RoundPlan:
+class RoundContents:
     """Everything that the requests of one exchange are made of.
 
     `groups` are those that have clients, `group_of` is of all clients that may be asked; sites evaluate the broadcast model
@@ -68,13 +72,13 @@ class RoundPlan:
     """
 
     position: StepRequest
-    groups: Mapping[str, GroupPlan]
+    groups: Mapping[str, GroupContents]
     group_of: Mapping[int, str]
     evaluate: tuple[str, ...]
     local: bool
     metrics: RunMetrics
 
-    def group(self, client: int) -> GroupPlan:
+    def group(self, client: int) -> GroupContents:
         return self.groups[self.group_of[client]]
 
 
@@ -83,31 +87,39 @@ def has_scores(population: Population, client: int) -> bool:
     return bool(population.test.sizes[client] or population.val.sizes[client])
 
 
-def round_plan(
+def round_contents(
     state: StageState,
+    *,
     position: StepRequest,
     active: list[int],
     evaluate: tuple[str, ...],
     local: bool,
     metrics: RunMetrics,
-) -> RoundPlan:
-    """The plan of the next exchange; `active` are the sites that may be asked."""
-    group_of = {k: name for k in active if (name := state.group_of(k)) is not None}
+) -> RoundContents:
+    """The contents of the next exchange; `active` are the clients that may be asked."""
+    # Who is in no group, or has not chosen one, is asked for nothing.
+    group_of = {}
+    for client in active:
+        name = state.group_of(client)
+        if name is not None:
+            group_of[client] = name
+
+    # Messages of parts are made for the clients that may get them, once for all requests of the exchange.
     groups = {}
     for number, (name, group) in enumerate(state.groups.items()):
-        ids = [k for k, mine in group_of.items() if mine == name]
-        if ids:
-            fixed = _fixed(state, name)
-            broadcast = group.broadcast(ids)
-            groups[name] = GroupPlan(
-                number=number,
-                broadcast=broadcast,
-                samples=group.source.sizes,
-                accepted=dict(group.accepted),
-                digest=checksum(fixed),
-                fixed=fixed,
-            )
-    return RoundPlan(
+        clients = [client for client, own_group in group_of.items() if own_group == name]
+        if not clients:
+            continue
+        fixed = _fixed_tensors(state, name)
+        groups[name] = GroupContents(
+            number=number,
+            broadcast=group.broadcast(clients),
+            samples=group.source.sizes,
+            accepted=dict(group.accepted),
+            digest=checksum(fixed),
+            fixed=fixed,
+        )
+    return RoundContents(
         position=position,
         groups=groups,
         group_of=group_of,
@@ -119,227 +131,265 @@ def round_plan(
 
 def placeholder_context(state: StageState) -> Context:
     """Static facts of a few placeholders: the facts of a client have the same shapes for every client."""
-    method, population = state.method, state.population
+    method = state.method
+    if not method.has_facts(state.settings.work):
+        return {}
+    population = state.population
     few = torch.zeros(8, dtype=torch.int64)
-    has_facts = method.has_facts(state.settings.work)
-    return (
-        method.client_facts(Batch(population.x[few], population.y[few]), state.settings)
-        if has_facts
-        else {}
-    )
+    return method.client_facts(Batch(population.x[few], population.y[few]), state.settings)
 
 
-def _fixed(state: StageState, name: str) -> Tree:
+def _fixed_tensors(state: StageState, name: str) -> Tree:
     """The tensors that stay the same in a stage: public samples; if it has a start of its own, all that is not shared."""
-    stage, model, now, part_trees = state.stage, state.settings.model, state.groups[name].state, {}
+    stage = state.stage
+    part_trees = {}
     if stage.start is not None:
-        part_trees["fixed.params"] = {
-            n: w for n, w in now.params.items() if not stage.method.shares(n, model)
-        }
-        part_trees["fixed.buffers"] = {
-            n: b for n, b in now.buffers.items() if not stage.method.shares(n, model)
-        }
+        group_state = state.groups[name].state
+        part_trees["fixed.params"] = _unshared(state, group_state.params)
+        part_trees["fixed.buffers"] = _unshared(state, group_state.buffers)
     if stage.shared is not None:
         part_trees["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
     return tree.pack(part_trees)
 
 
-class RoundRequests(Requests[SiteReply]):
-    """Makes the requests of a round plan, checks the replies, and stores the updates.
+def _unshared(state: StageState, values: Tree) -> Tree:
+    """Those of the parameters or buffers that clients do not train together."""
+    method, model = state.stage.method, state.settings.model
+    return {name: value for name, value in values.items() if not method.shares(name, model)}
 
-    `drawn` are asked to train, and grow when others are asked in addition. The population of `state` are placeholders of the
-    sites' samples, with their true numbers. `digests` (client -> digest of the fixed tensors that it has) shrink when a site
-    may have lost them.
+
+@dataclass(kw_only=True, eq=False)
+class RoundRequests(Requests[SiteReply]):
+    """Makes the requests of a round from its contents, checks the replies, and stores the updates.
+
+    The clients `cohort` are asked to train; they grow in number when others are asked in addition. The population of `state` are
+    placeholders of the sites' samples, with their true numbers. `digests` (client -> digest of the fixed tensors that it has)
+    shrink when a site may have lost them. `check_losses` looks at the losses that the sites report of the model.
     """
 
-    def __init__(
-        self,
-        plan: RoundPlan,
-        drawn: set[int],
-        state: StageState,
-        mailbox: Mailbox,
-        digests: dict[int, str],
-        update_store: UpdateStore,
-        norm_guard: NormGuard,
-        check_losses: Callable[[Mapping[str, float]], None],
-    ):
-        self.plan, self.drawn, self._state, self._mailbox, self._digests = (
-            plan,
-            drawn,
-            state,
-            mailbox,
-            digests,
-        )
-        self._update_store, self._norm_guard, self._check_losses = (
-            update_store,
-            norm_guard,
-            check_losses,
-        )
-        self._losses: dict[str, float] = {}
-        """Site -> mean loss of the model that it was sent on its samples; infinite where it is not finite."""
-        self._clients = mailbox.client_of
-        self._expected: dict[str, ClientUpdate] = {}
+    contents: RoundContents
+    cohort: set[int]
+    state: StageState
+    mailbox: Mailbox
+    digests: dict[int, str]
+    update_store: UpdateStore
+    norm_guard: NormGuard
+    check_losses: Callable[[Mapping[str, float]], None]
+    _losses: dict[str, float] = field(default_factory=dict, init=False)
+    """Site -> mean loss of the model that it was sent on its samples; infinite where it is not finite."""
+    _expected: dict[str, ClientUpdate] = field(default_factory=dict, init=False)
+    """Group -> a client update with the names, shapes and types that its requests ask for."""
 
     def request(self, site: str) -> Request:
-        client, plan = self._clients[site], self.plan
-        group = plan.group(client)
+        client = self.mailbox.client_of[site]
+        group = self.contents.group(client)
         broadcast = group.broadcast.to(client)
+        trains = client in self.cohort
         train_request = TrainRequest(
-            **asdict(plan.position),
-            method=repr(self._state.method),
+            **asdict(self.contents.position),
+            method=repr(self.state.method),
             group=group.number,
             round=broadcast.round,
             accepted=group.accepted.get(client),
             lr=broadcast.lr,
-            train=client in self.drawn,
-            evaluate=plan.evaluate if has_scores(self._state.population, client) else (),
-            local=plan.local and client in self.drawn,
+            train=trains,
+            evaluate=self._protocols(client),
+            local=self.contents.local and trains,
             fixed=group.digest,
         )
-        has = self._digests.get(client) == group.digest
-        return "train", train_request.facts, self._sent(broadcast) | ({} if has else group.fixed)
+        tensors = self._round_tensors(broadcast)
+        # What stays the same in a stage goes to a site only once, named by its digest from then on.
+        if self.digests.get(client) != group.digest:
+            tensors = tensors | group.fixed
+        return Request("train", train_request.facts, tensors)
 
     def read(self, site: str, facts: Facts, tensors: Tree) -> SiteReply:
-        plan, client = self.plan, self._clients[site]
-        trains = client in self.drawn
-        names = [
-            *(plan.evaluate if has_scores(self._state.population, client) else ()),
-            *(["local"] if plan.local and trains else []),
-        ]
+        client = self.mailbox.client_of[site]
+        trains = client in self.cohort
+
+        # 1. The evaluations, of exactly the models that the site was asked to evaluate.
+        names = list(self._protocols(client))
+        if self.contents.local and trains:
+            names.append("local")
         tallies = facts.get("tallies")
         if set(facts) != {"tallies"} or not isinstance(tallies, dict) or set(tallies) != set(names):
             raise RefusedUpdate(
                 f"tallies {str(tallies)[:80]!a}; expected those of {', '.join(names) or 'nothing'}"
             )
-        sums = {name: self._tallies(tallies[name], client) for name in names}
-        if plan.evaluate and plan.evaluate[0] in sums:
-            self._losses[site] = _mean_loss(sums[plan.evaluate[0]])
-        client_update = None
+        sums = {name: self._split_sums(tallies[name], client) for name in names}
+        if self.contents.evaluate and self.contents.evaluate[0] in sums:
+            self._losses[site] = _mean_loss(sums[self.contents.evaluate[0]])
+
+        # 2. The update, from a site that was asked to train and from no other.
         if trains:
-            try:
-                client_update = self._checked(client, tensors)
-            except RefusedUpdate as error:
-                if self._losses.get(site) != float("inf"):
-                    raise
-                since = f"the model is not finite since round {self._mailbox.number - 1}"
-                raise RefusedUpdate(f"{since}, and training gives: {error}") from None
-        elif tensors:
+            return SiteReply(sums, self._checked_update(site, tensors))
+        if tensors:
             raise RefusedUpdate("an update of a site that was not asked to train")
-        return SiteReply(sums, client_update, {}, 0)
+        return SiteReply(sums, None)
 
     def store(self, site: str, value: SiteReply) -> SiteReply:
         """Write an update to disk; its numbers stay."""
         update = value.client_update
         if update is None:
             return value
-        norms = self._norms(site, update)
-        numbers = self._update_store.put(self._clients[site], update)
-        return value._replace(client_update=numbers, norms=norms, sent=tree.nbytes(update.update))
-
-    def outliers(self, values: Mapping[str, SiteReply]) -> Mapping[str, str]:
-        steps = {
-            site: float(update.steps)
-            for site, reply in values.items()
-            if (update := reply.client_update) is not None
-        }
-        faults = {
-            site: why for site in steps if (why := self._out_of_bounds(site, values[site].norms))
-        }
-        sound = {site: values[site].norms for site in steps if site not in faults}
-        return faults | self._norm_guard.faults(sound, {site: steps[site] for site in sound})
+        return value._replace(
+            norms=self._norms(site, update),
+            client_update=self.update_store.put(self.mailbox.client_of[site], update),
+            update_bytes=tree.nbytes(update.update),
+        )
 
     def check(self) -> None:
-        self._check_losses(self._losses)
+        self.check_losses(self._losses)
+
+    def outliers(self, values: Mapping[str, SiteReply]) -> Mapping[str, str]:
+        # First those that no update may exceed: they must not count for what is usual.
+        faults = {}
+        norms = {}
+        steps = {}
+        for site, reply in values.items():
+            if reply.client_update is None:
+                continue
+            why = self._out_of_bounds(site, reply.norms)
+            if why:
+                faults[site] = why
+            else:
+                norms[site] = reply.norms
+                steps[site] = float(reply.client_update.steps)
+        # Then those that are much larger than the others.
+        return faults | self.norm_guard.faults(norms, steps)
 
     def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
         """Sites that train instead, drawn from those that can be reached."""
-        state, sites = self._state, self._mailbox.federation.sites
-        if not self.drawn or state.stage.chooses is not None:
+        state = self.state
+        if not self.cohort or state.stage.chooses is not None:
             return ()
-        reachable = set(self._mailbox.transport.sites())
-        others = [k for k in state.eligible if k not in self.drawn and sites[k].name in reachable]
-        others = [k for k in others if state.group_of(k) is not None]
+        sites = self.mailbox.federation.sites
+        reachable = set(self.mailbox.transport.sites())
+        others = [
+            client
+            for client in state.eligible
+            if client not in self.cohort
+            and sites[client].name in reachable
+            and state.group_of(client) is not None
+        ]
         rng = seeds.generator(state.settings.seed, "cohort again", state.done, attempt)
         added = rng.permutation(np.array(others, np.int64))[:lacking].tolist()
-        self.drawn |= set(added)
-        return [sites[k].name for k in added]
+        self.cohort |= set(added)
+        return [sites[client].name for client in added]
 
-    def note_unable(self, site: str) -> None:
+    def handle_unable(self, site: str) -> None:
         """A site that was unable may have lost the fixed tensors: it gets them again."""
-        self._digests.pop(self._clients[site], None)
+        self.digests.pop(self.mailbox.client_of[site], None)
+
+    def _protocols(self, client: int) -> tuple[str, ...]:
+        """The protocols under which a site evaluates the model that it is sent; none without samples for it."""
+        return self.contents.evaluate if has_scores(self.state.population, client) else ()
 
     def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
-        now = self._state.group(self._clients[site]).state
-        return norms_of(client_update, decode_update(self._state.method, client_update.update, now))
+        """The norms of an update as it counts: decoded, as the server will add it up."""
+        server_state = self.state.group(self.mailbox.client_of[site]).state
+        decoded = decode_update(self.state.method, client_update.update, server_state)
+        return norms_of(client_update, decoded)
 
     def _out_of_bounds(self, site: str, norms: Norms) -> str:
         """The reason why an update is refused whatever the others are; empty if it is not."""
         if not all(map(isfinite, norms.values())):
             return "its update is not finite once it is decoded, though all that was sent is"
-        privacy, state = self._state.method.privacy, self._state.group(self._clients[site]).state
+        privacy = self.state.method.privacy
         if privacy is None:
             return ""
-        most, found = (
-            privacy.largest_update(state.part_states.get(privacy.name, {})),
-            norms.get("update", 0.0),
-        )
-        text = f"the norm of its update is {found:.4g}; expected at most {most:.4g}, to which {privacy.name} bounds it there"
-        return text if found > most * (1 + 1e-3) else ""  # rounding
 
-    def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
+        # A site of a private method clips its own update: a larger one was not clipped there.
+        server_state = self.state.group(self.mailbox.client_of[site]).state
+        bound = privacy.largest_update(server_state.part_states.get(privacy.name, {}))
+        norm = norms.get("update", 0.0)
+        if norm > bound * (1 + ROUNDING):
+            return (
+                f"the norm of its update is {norm:.4g}; expected at most {bound:.4g}, "
+                f"to which {privacy.name} bounds it there"
+            )
+        return ""
+
+    def _checked_update(self, site: str, tensors: Tree) -> ClientUpdate:
+        """The update in a site's tensors. Where the site was sent a model that is not finite, the refusal says so."""
+        try:
+            return self._update_in(self.mailbox.client_of[site], tensors)
+        except RefusedUpdate as error:
+            if self._losses.get(site) != inf:
+                raise
+            since = f"the model is not finite since round {self.mailbox.number - 1}"
+            raise RefusedUpdate(f"{since}, and training gives: {error}") from None
+
+    def _update_in(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""
-        state, samples = self._state, int(self.plan.group(client).samples[client])
-        steps = expected_steps(state.method, state.settings, samples)
-        return check_update(tensors, self._expected_update(client), state.settings, samples, steps)
+        method, settings = self.state.method, self.state.settings
+        samples = int(self.contents.group(client).samples[client])
+        return check_update(
+            tensors,
+            like=self._expected_update(client),
+            settings=settings,
+            samples=samples,
+            steps=expected_steps(method, settings, samples),
+        )
 
     def _expected_update(self, client: int) -> ClientUpdate:
         """A client update as the request to this client asks for it."""
-        state, name, group = self._state, self.plan.group_of[client], self.plan.group(client)
+        name = self.contents.group_of[client]
         if name not in self._expected:
+            state = self.state
+            group = self.contents.groups[name]
+            # Shapes are those of every client in the group, so that any one's part messages will do.
             someone = next(iter(group.broadcast.own), 0)
-            sample = Batch(state.population.x[:1], state.population.y[:1])
             self._expected[name] = expected_update(
-                state.method,
-                state.settings,
-                group.broadcast.to(someone),
-                placeholder_context(state),
-                sample,
+                method=state.method,
+                settings=state.settings,
+                broadcast=group.broadcast.to(someone),
+                context=placeholder_context(state),
+                sample=Batch(state.population.x[:1], state.population.y[:1]),
             )
         return self._expected[name]
 
-    def _sent(self, broadcast: Broadcast) -> Tree:
+    def _round_tensors(self, broadcast: Broadcast) -> Tree:
         """The tensors that a site is sent in every round: the shared ones, and messages."""
-        method, settings = self._state.method, self._state.settings
-        model, own_buffers = (
-            settings.model,
-            settings.buffers == "local" and self._state.stage.start is None,
-        )
-        params = tree.only(broadcast.params, method.shared_names(broadcast.params, model))
-        buffers = (
-            {}
-            if own_buffers
-            else tree.only(broadcast.buffers, method.shared_names(broadcast.buffers, model))
-        )
-        messages = {f"messages.{part}": t for part, t in broadcast.messages.items()}
-        return tree.pack({"params": params, "buffers": buffers} | messages)
+        method, settings = self.state.method, self.state.settings
+        part_trees = {}
 
-    def _tallies(self, found: Any, client: int) -> SplitSums:
-        if not isinstance(found, dict) or set(found) != {"test", "val"}:
+        shared_params = method.shared_names(broadcast.params, settings.model)
+        part_trees["params"] = tree.only(broadcast.params, shared_params)
+
+        # Sites that keep buffers of their own get them only in a stage that gives all of them a start.
+        keep_buffers = settings.buffers == "local" and self.state.stage.start is None
+        if not keep_buffers:
+            shared_buffers = method.shared_names(broadcast.buffers, settings.model)
+            part_trees["buffers"] = tree.only(broadcast.buffers, shared_buffers)
+
+        for part, message in broadcast.messages.items():
+            part_trees[f"messages.{part}"] = message
+        return tree.pack(part_trees)
+
+    def _split_sums(self, tallies: Any, client: int) -> SplitSums:
+        """A site's evaluation of one model, over as many samples as it was admitted with."""
+        if not isinstance(tallies, dict) or set(tallies) != {"test", "val"}:
             raise RefusedUpdate("tallies of other samples than those of test and val")
-        population = self._state.population
-        classes = max(2, len(population.classes or ()))
+        population = self.state.population
         sizes = {
             "test": int(population.test.sizes[client]),
             "val": int(population.val.sizes[client]),
         }
-        own = self.plan.metrics
-        return {
-            part: MetricSums.read(found[part], population.task, n, classes, own)
-            for part, n in sizes.items()
-        }
+        classes = max(2, len(population.classes or ()))
+        sums = {}
+        for part, samples in sizes.items():
+            sums[part] = MetricSums.read(
+                tallies[part],
+                task=population.task,
+                samples=samples,
+                classes=classes,
+                chosen=self.contents.metrics,
+            )
+        return sums
 
 
 def _mean_loss(sums: SplitSums) -> float:
     """The mean loss on the test samples, or without any on the validation samples; infinite where it is not finite."""
-    found = sums["test"] if sums["test"].n else sums["val"]
-    return float("inf") if found.loss is None else found.loss / found.n
+    evaluation = sums["test"] if sums["test"].n else sums["val"]
+    return inf if evaluation.loss is None else evaluation.loss / evaluation.n

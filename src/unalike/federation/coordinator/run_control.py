@@ -14,11 +14,16 @@ from unalike.federation.protocol.roster import Roster
 from unalike.federation.protocol.transport import Transport
 from unalike.runtime.records.run_directory import RunDirectory
 
-LATECOMERS = 60.0
+LATECOMER_SECONDS = 60.0
 """Seconds to wait for further sites once a quorum is connected."""
-POLL = 0.5
-REPEAT, LONGEST_REPEAT = 10.0, 3600.0
-"""Seconds after which the log says again how many sites are connected; doubled each time, up to the longest."""
+POLL_SECONDS = 0.5
+"""Seconds between two looks at the operator's commands and at the connected sites."""
+FIRST_REPEAT_SECONDS = 10.0
+"""Seconds after which the log says again how many sites are connected; doubled each time."""
+LONGEST_REPEAT_SECONDS = 3600.0
+"""Maximum seconds between two such lines."""
+MAX_LISTED_SITES = 10
+"""Maximum number of missing sites that a line names."""
 
 
 class Stopped(UnalikeError):
@@ -33,7 +38,8 @@ class Control:
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self.state, self.why = "running", ""
+        self.state = "running"
+        self.why = ""
         self.last_answers: dict[str, float] = {}
         self.late = Counter[str]()
 
@@ -59,7 +65,8 @@ class Control:
     def _set(self, state: str, why: str) -> None:
         with self._changed:
             if self.state != "stopped":
-                self.state, self.why = state, why
+                self.state = state
+                self.why = why
             self._changed.notify_all()
 
 
@@ -67,8 +74,11 @@ class OperatorCommands:
     """Carries out the operator's commands."""
 
     def __init__(self, federation: Federation, transport: Transport, wait: bool):
-        self.federation, self.transport, self.control = federation, transport, Control()
-        self.round, self.run = 0, Path()
+        self.federation = federation
+        self.transport = transport
+        self.control = Control()
+        self.round = 0
+        self.run = Path()
         self._sites_ready = False
         self._begin = Event()
         if not wait:
@@ -77,45 +87,51 @@ class OperatorCommands:
     @property
     def commands(self) -> dict[str, Callable[[], object]]:
         """Command -> what it does."""
-        actions: dict[str, Callable[[], object]] = {
+        return {
             "status": self.status,
             "run": self._begin.set,
             "stop": self.stop,
+            "pause": self.control.pause,
+            "resume": self.control.resume,
         }
-        return actions | {"pause": self.control.pause, "resume": self.control.resume}
 
     def enter(self, queued: QueuedRun) -> None:
         """Go on with this run."""
-        self.federation, self.run, self._sites_ready = queued.federation, queued.path, False
+        self.federation = queued.federation
+        self.run = queued.path
+        self._sites_ready = False
         self.round = RunDirectory(queued.path).round
 
     def status(self) -> Answer:
-        connected, members = set(self.transport.sites()), self._members
-        rows = [
-            {
-                **{
-                    "name": s.name,
-                    "connected": s.name in connected,
-                    "samples": s.samples,
-                    "revoked": s.revoked,
-                },
-                "in_run": s.name in members if members else None,
-                **{
-                    "last_answer": self.control.last_answers.get(s.name),
-                    "late": self.control.late[s.name],
-                },
+        """The state of the run and of each site, as plain values."""
+        connected = set(self.transport.sites())
+        members = self._members
+        rows = []
+        for site in self.federation.sites:
+            row = {
+                "name": site.name,
+                "connected": site.name in connected,
+                "samples": site.samples,
+                "revoked": site.revoked,
+                "in_run": site.name in members if members else None,
+                "last_answer": self.control.last_answers.get(site.name),
+                "late": self.control.late[site.name],
             }
-            for s in self.federation.sites
-        ]
-        waiting = self.control.state == "running" and not self._sites_ready
-        state = "waiting" if waiting or not self._begin.is_set() else self.control.state
-        run = {
+            rows.append(row)
+        state = self.control.state
+        waits_for_sites = state == "running" and not self._sites_ready
+        if waits_for_sites or not self._begin.is_set():
+            state = "waiting"
+        return {
+            "state": state,
+            "why": self.control.why,
             "method": self.federation.method,
             "seed": self.federation.seed,
             "rounds": self.federation.rounds,
+            "folder": self.run.name,
+            "round": self.round,
+            "sites": rows,
         }
-        run |= {"folder": self.run.name, "round": self.round}
-        return {"state": state, "why": self.control.why, **run, "sites": rows}
 
     def stop(self) -> None:
         self.control.stop()
@@ -125,44 +141,64 @@ class OperatorCommands:
         """Wait until the operator adds runs."""
         log("all runs are done; waiting for `unalike federation run FOLDER --method METHOD`")
         self._begin.clear()
-        while not self._begin.wait(POLL):
+        while not self._begin.wait(POLL_SECONDS):
             check()
             self.control.wait()
 
     def wait_for_sites(self, log: Callable[[str], None], check: Callable[[], None]) -> None:
-        """Wait until the operator lets the run begin and a quorum is connected, for `LATECOMERS` seconds the others, too.
+        """Wait until the operator lets the run begin and a quorum is connected, for some time the others, too.
 
         A run that goes on waits for none that it began without, or whose absence is its last event in the log.
         """
         names = [site.name for site in self.federation.sites if not site.revoked]
-        members, since = {*names} & (self._members or {*names}), time.monotonic()
-        enough, needed = self.federation.enough(len(members)), self._needed(members)
-        logged, logged_at, pause = "", time.monotonic(), REPEAT
+        members = set(names) & (self._members or set(names))
+        quorum = self.federation.answers_needed(len(members))
+        needed = self._needed(members)
+        quorum_since = time.monotonic()
+        last_line = ""
+        last_logged = time.monotonic()
+        repeat_after = FIRST_REPEAT_SECONDS
         while True:
             check()
             self.control.wait()
+
+            # Below a quorum all sites are waited for, with one only those that the run needs.
             connected = set(self.transport.sites())
             missing = [name for name in names if name not in connected]
-            is_short = len(connected & members) < enough
-            late = [name for name in missing if name in needed or is_short]
+            is_short = len(connected & members) < quorum
+            awaited = [name for name in missing if name in needed or is_short]
             if is_short:
-                since = time.monotonic()
-            line = f"{len(connected)} of {len(names)} sites are connected"
-            line += (
-                f", {'' if late else 'not '}waiting for {', '.join((late or missing)[:10])}"
-                if missing
-                else ""
-            )
-            if not late and not self._begin.is_set():
-                line += "; waiting for `unalike federation run`"
-            if line != logged or (late and time.monotonic() - logged_at > pause):
+                quorum_since = time.monotonic()
+
+            # What has not changed is said again ever more rarely.
+            line = self._line_on_sites(len(connected), len(names), missing, awaited)
+            is_new = line != last_line
+            if is_new or (awaited and time.monotonic() - last_logged > repeat_after):
                 log(line)
-                pause = REPEAT if line != logged else min(2 * pause, LONGEST_REPEAT)
-                logged, logged_at = line, time.monotonic()
-            if self._begin.is_set() and (not late or time.monotonic() - since > LATECOMERS):
+                repeat_after = min(2 * repeat_after, LONGEST_REPEAT_SECONDS)
+                if is_new:
+                    repeat_after = FIRST_REPEAT_SECONDS
+                last_line = line
+                last_logged = time.monotonic()
+
+            waited_enough = time.monotonic() - quorum_since > LATECOMER_SECONDS
+            if self._begin.is_set() and (not awaited or waited_enough):
                 self._sites_ready = True
                 return
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
+
+    def _line_on_sites(
+        self, connected: int, enrolled: int, missing: list[str], awaited: list[str]
+    ) -> str:
+        """The line of the log on the sites that are connected, and those that are missing."""
+        line = f"{connected} of {enrolled} sites are connected"
+        if awaited:
+            line += f", waiting for {', '.join(awaited[:MAX_LISTED_SITES])}"
+        elif missing:
+            line += f", not waiting for {', '.join(missing[:MAX_LISTED_SITES])}"
+        if not awaited and not self._begin.is_set():
+            line += "; waiting for `unalike federation run`"
+        return line
 
     @property
     def _members(self) -> set[str]:
@@ -171,6 +207,8 @@ class OperatorCommands:
 
     def _needed(self, members: set[str]) -> set[str]:
         """The sites of the run that have not departed."""
-        events = RunDirectory(self.run).events
-        last = {e["client"]: e["event"] for e in events if e["event"] in ("absent", "connected")}
-        return {name for name in members if last.get(name) != "absent"}
+        last_events = {}
+        for event in RunDirectory(self.run).events:
+            if event["event"] in ("absent", "connected"):
+                last_events[event["client"]] = event["event"]
+        return {name for name in members if last_events.get(name) != "absent"}

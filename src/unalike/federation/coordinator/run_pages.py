@@ -27,40 +27,62 @@ def write_pages(
     is_scored = config.population.is_scored(config.options.protocols)
     if is_diagnosis:
         _write_diagnosis(folder, queued, run, log)
-    if config.options.rounds or not is_diagnosis:  # without rounds it has no scores to report
-        if is_scored:
-            _write_report(folder, queued, run, up)
-        else:
-            _write_unscored(folder, queued)
-    if early := ended_early(run.ended):
+
+    # A diagnosis without rounds has trained nothing to report.
+    has_trained = config.options.rounds or not is_diagnosis
+    if has_trained and is_scored:
+        _write_report(folder, queued, run, up)
+    elif has_trained:
+        _write_unscored(folder, queued)
+    early = ended_early(run.ended)
+    if early:
         log(early)
     log(f"done: history and model in {queued.path}, report {queued.page}")
+
+    # The comparison comes last: the run of this report is one of those that it compares.
     trained = [other for other in folder.queue if other.is_over and other.federation.rounds]
     if len(trained) > 1 and is_scored:
-        _write_joined(folder, trained, page := folder.path / "comparison.html")
+        page = folder.path / "comparison.html"
+        _write_joined(folder, trained, page)
         log(f"comparison of {len(trained)} runs: {page}")
 
 
 def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, up: str) -> None:
-    """Of the sites' samples only the numbers are known here."""
+    """Write the report of one run. Of the sites' samples only the numbers are known here."""
     from unalike.comparison.comparison_json_of_cells import facts_of
     from unalike.comparison.experiment import Cell
 
-    name, method, seed = folder.federation.name, queued.federation.method, queued.federation.seed
+    method, seed = queued.federation.method, queued.federation.seed
     cell = Cell(method, seed, run.run_config)
-    facts = facts_of([cell], {method: method}, method, [seed], {"federation": name})
+    facts = facts_of(
+        [cell], {method: method}, method, [seed], {"federation": folder.federation.name}
+    )
+
+    # The command that repeats this run, for readers of the report.
     seeds = seed - folder.federation.seed + 1
     command = f"unalike federation run {folder.path} --method {quote(method)} --seeds {seeds} --again && {up}"
-    known: dict[str, Any] = {
-        k: facts.partition[k] for k in ("clients", "smallest", "largest") if k in facts.partition
-    }
-    untested = [event for event in RunDirectory(queued.path).events if event["event"] == "untested"]
-    notes = [*facts.notes, *run.notes, *(UNTESTED.format(**event) for event in untested)]
-    told: dict[str, Any] = {"command": command, "notes": notes, "ends": [cell.end(run)]}
+
+    partition: dict[str, Any] = {}
+    for name in ("clients", "smallest", "largest"):
+        if name in facts.partition:
+            partition[name] = facts.partition[name]
+    notes = [*facts.notes, *run.notes]
+    for event in RunDirectory(queued.path).events:
+        if event["event"] == "untested":
+            notes.append(UNTESTED.format(**event))
+
+    facts = replace(
+        facts,
+        label_counts=None,
+        partition=partition,
+        command=command,
+        notes=notes,
+        ends=[cell.end(run)],
+    )
     if queued.federation.secure_aggregation:
         items = masked_wire(queued.federation, run.run_config)
-        told["wire"] = [{"method": method, **item._asdict()} for item in items]
-    replace(facts, label_counts=None, partition=known, **told).save(queued.path)
+        facts = replace(facts, wire=[{"method": method, **item._asdict()} for item in items])
+    facts.save(queued.path)
     _write_joined(folder, [queued], queued.page)
 
 
@@ -68,7 +90,8 @@ def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
     """A page without scores."""
     from unalike.reporting.html import write_text
 
-    title, rounds = f"Federation {folder.federation.name}", queued.federation.rounds
+    title = f"Federation {folder.federation.name}"
+    rounds = queued.federation.rounds
     text = (
         f"{rounds} rounds of {queued.federation.method} are done. There are no scores: no site has test samples, or as many as "
         "<code>least_test</code> in its site.toml demands. The history and the model are in the folder of the run."
@@ -80,12 +103,13 @@ def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
 
 
 def _write_joined(folder: FederationFolder, runs: list[QueuedRun], page: Path) -> None:
+    """Write the page that compares these runs."""
     from unalike.comparison.comparison import Comparison
     from unalike.comparison.joining.joined import join
     from unalike.reporting.html import write_text
 
-    found = join([(run.title, Comparison.load(run.path)) for run in runs])
-    write_text(found.page(f"Federation {folder.federation.name}", None), page)
+    comparison = join([(run.title, Comparison.load(run.path)) for run in runs])
+    write_text(comparison.page(f"Federation {folder.federation.name}", None), page)
 
 
 def _write_diagnosis(
@@ -96,6 +120,8 @@ def _write_diagnosis(
 
     diagnosis = run_diagnosis(run, f"federation {folder.federation.name}")
     page = diagnosis.save(queued.pages)
-    for line in (*diagnosis.findings, *(f"note: {note}" for note in diagnosis.notes)):
-        log(line)
+    for finding in diagnosis.findings:
+        log(finding)
+    for note in diagnosis.notes:
+        log(f"note: {note}")
     log(f"diagnosis: {page}")

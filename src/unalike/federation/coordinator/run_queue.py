@@ -27,10 +27,9 @@ class QueuedRun:
     @property
     def title(self) -> str:
         """Its method and seed, with its number unless it is their first run: `fedavg, seed 0, run 2`."""
-        number = self.path.name.partition(f"{self.federation.terms[:8]}-")[2]
-        return f"{self.federation.method}, seed {self.federation.seed}" + f", run {number}" * bool(
-            number
-        )
+        title = f"{self.federation.method}, seed {self.federation.seed}"
+        _, _, number = self.path.name.partition(f"{self.federation.terms[:8]}-")
+        return f"{title}, run {number}" if number else title
 
     @property
     def page(self) -> Path:
@@ -40,21 +39,23 @@ class QueuedRun:
     @property
     def is_over(self) -> bool:
         """Whether the run and its page are complete."""
-        directory, rounds = RunDirectory(self.path), self.federation.rounds
-        return (
-            self.page.exists()
-            and directory.finished
-            and (directory.config or {}).get("rounds") == rounds
-        )
+        directory = RunDirectory(self.path)
+        if not self.page.exists() or not directory.finished:
+            return False
+        # a finished run goes on when the federation file gets more rounds
+        config = directory.config or {}
+        return config.get("rounds") == self.federation.rounds
 
 
 def queued_runs(folder: Path, federation: Federation) -> list[QueuedRun]:
     """The runs of a coordinator's folder in their order."""
-    found, variants = [QueuedRun(federation, folder / "run", folder)], federation.variants
+    runs = [QueuedRun(federation, path=folder / "run", pages=folder)]
+    variants = federation.variants
     for row in _rows(folder):
         path = folder / "runs" / row["name"]
-        found += [QueuedRun(variants[row["terms"]], path, path)] if row["terms"] in variants else []
-    return found
+        if row["terms"] in variants:
+            runs.append(QueuedRun(variants[row["terms"]], path=path, pages=path))
+    return runs
 
 
 def add_runs(
@@ -65,25 +66,34 @@ def add_runs(
     `again`: also where there is one. Raises `UnalikeError` for a method or a number of seeds that is not agreed on.
     """
     agreed = list(dict.fromkeys((first.method, *first.also)))
-    if strangers := [method for method in methods if method not in agreed]:
+    strangers = [method for method in methods if method not in agreed]
+    if strangers:
         raise UnalikeError(
             f"the sites have not agreed to {strangers[0]!r}, but to {', '.join(agreed)}; further methods are agreed on when a "
             f"federation is made: `unalike federation init --also {quote(strangers[0])}`"
         )
     if seeds > first.seeds:
         raise UnalikeError(f"{seeds} seeds; the sites agreed to {first.seeds}")
-    rows, added = _rows(folder), list[str]()
-    for terms, found in first.variants.items():
-        if found.method in (methods or agreed[:1]) and found.seed < first.seed + seeds:
-            earlier = sum(row["terms"] == terms for row in rows) + (terms == first.terms)
-            if again or not earlier:
-                name = f"{slug(found.method)[:40]}-seed{found.seed}-{terms[:8]}"
-                added.append(f"{name}-{earlier + 1}" if earlier else name)
-                rows.append({"name": added[-1], "terms": terms})
+    wanted = methods or agreed[:1]
+    rows = _rows(folder)
+    added = []
+    for terms, variant in first.variants.items():
+        if variant.method not in wanted or variant.seed >= first.seed + seeds:
+            continue
+        # the federation's first run is queued without a row
+        earlier = sum(row["terms"] == terms for row in rows) + (terms == first.terms)
+        if earlier and not again:
+            continue
+        name = f"{slug(variant.method)[:40]}-seed{variant.seed}-{terms[:8]}"
+        if earlier:
+            name = f"{name}-{earlier + 1}"
+        added.append(name)
+        rows.append({"name": name, "terms": terms})
     write_bytes(folder / "runs.json", json.dumps(rows, indent=1).encode())
     return added
 
 
 def _rows(folder: Path) -> list[dict[str, str]]:
+    """The added runs, as `runs.json` has them."""
     file = folder / "runs.json"
     return json.loads(file.read_text()) if file.exists() else []

@@ -4,9 +4,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +25,8 @@ from unalike.federation.coordinator.round_request import (
 )
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import MaskedTrainRequest, SetupRequest, UnmaskRequest
-from unalike.federation.secure_aggregation.arithmetic import SHARE, Words, combine, decode
-from unalike.federation.secure_aggregation.masks import agree, mask, raw
+from unalike.federation.secure_aggregation.arithmetic import SHARE_BYTES, Words, combine, decode
+from unalike.federation.secure_aggregation.masks import KEY_BYTES, agree, mask, raw
 from unalike.federation.secure_aggregation.setup import Keys, Setup
 from unalike.federation.secure_aggregation.summands import (
     LOSS,
@@ -39,6 +38,7 @@ from unalike.federation.secure_aggregation.summands import (
 )
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import StageState
 from unalike.training.client.client_states import ClientStates
 from unalike.training.server.summed_updates import SummedUpdates
@@ -46,51 +46,58 @@ from unalike.training.server.updates import decode_update
 from unalike.training.validation import check_tree, expected_update
 from unalike.training.wire import Item, in_plan
 
-KEY, SIGNATURE = 32, 64
-"""Bytes of a site's public key of one purpose, and of its signature of all its keys."""
-SEALED = 2 * SHARE + 16
+SIGNATURE_BYTES = 64
+"""Bytes of a site's signature of all its keys."""
+SEALED_BYTES = 2 * SHARE_BYTES + 16
 """Bytes of a site's sealed shares for another site, of one round."""
-SETUP_BYTES, MOST_ROUNDS = 2**20, 64
-"""Bytes of sealed shares that a site sends in a setup, and rounds of it, at most."""
+MAX_SETUP_BYTES = 2**20
+"""Bytes of sealed shares that a site sends in a setup, at most."""
+MAX_SETUP_ROUNDS = 64
+"""Rounds of a setup, at most."""
+WEIGHT_ROUNDING = 1e-5
+"""The share by which the weight of a sum may differ from what the sites' samples make of it."""
 
 
 def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
     """Everything that crosses the wire for a site where all take part, as `ua.wire` lists it: no update leaves but in its mask."""
-    sites, steps = len(federation.sites), run_config.outline
-    cohort, found = (
-        federation.asked(sites),
-        [item for item in run_config.wire if item.direction == "down"],
-    )
-    for stage in (step for step in steps if isinstance(step, Stage) and step.trained):
+    sites = len(federation.sites)
+    cohort = federation.cohort_size(sites)
+    steps = run_config.outline
+    # What sites receive is as without masks; what leaves them is listed below.
+    items = [item for item in run_config.wire if item.direction == "down"]
+    for stage in steps:
+        if not (isinstance(stage, Stage) and stage.trained):
+            continue
         state = StageState(run_config, stage, 0, lambda *_: ClientStates({}))
-        [group], sample = (
-            state.groups.values(),
-            Batch(state.population.x[:1], state.population.y[:1]),
-        )
+        [group] = state.groups.values()
         expected = expected_update(
-            group.method,
-            group.settings,
-            group.broadcast([0]).to(0),
-            placeholder_context(state),
-            sample,
+            method=group.method,
+            settings=group.settings,
+            broadcast=group.broadcast([0]).to(0),
+            context=placeholder_context(state),
+            sample=Batch(state.population.x[:1], state.population.y[:1]),
         )
         numbers = sum(t.numel() for t in empty_summand(group, expected).values())
-        items = [
+        keys_and_signature = KEY_BYTES + SIGNATURE_BYTES
+        of_masks = [
             Item("up", "masked summand", 8 * numbers),
-            Item("up", "key and sealed shares", KEY + sites * SEALED),
-            Item("up", "shares that unmask the sum", cohort * SHARE),
-            Item("up", "key and signature of a setup", KEY + SIGNATURE, once=True),
-            Item("down", "keys of the sites", sites * KEY),
-            Item("down", "sealed shares of the sites", cohort * SEALED),
-            Item("down", "keys and signatures of a setup", sites * (KEY + SIGNATURE), once=True),
+            Item("up", "key and sealed shares", KEY_BYTES + sites * SEALED_BYTES),
+            Item("up", "shares that unmask the sum", cohort * SHARE_BYTES),
+            Item("up", "key and signature of a setup", keys_and_signature, once=True),
+            Item("down", "keys of the sites", sites * KEY_BYTES),
+            Item("down", "sealed shares of the sites", cohort * SEALED_BYTES),
+            Item("down", "keys and signatures of a setup", sites * keys_and_signature, once=True),
         ]
-        found += [in_plan(stage, item, several=len(steps) > 1) for item in items]
-    return found
+        items += [in_plan(stage, item, several=len(steps) > 1) for item in of_masks]
+    return items
 
 
 @dataclass
 class MaskingRequests(Requests[Tree]):
-    """Requests of one kind; `shapes` are those of the tensors of bytes in an answer."""
+    """Requests of one kind for keys or shares; `shapes` are those of the tensors of bytes in an answer.
+
+    `tensors` are those for each site. `check_answer` raises an `UnalikeError` for an answer that cannot be used.
+    """
 
     kind: str
     facts: Facts
@@ -99,13 +106,13 @@ class MaskingRequests(Requests[Tree]):
     check_answer: Callable[[str, Tree], None] = lambda site, tensors: None
 
     def request(self, site: str) -> Request:
-        return self.kind, self.facts, self.tensors.get(site, {})
+        return Request(self.kind, self.facts, self.tensors.get(site, {}))
 
     def read(self, site: str, facts: Facts, tensors: Tree) -> Tree:
-        check_tree(
-            tensors,
-            {name: torch.empty(shape, dtype=torch.uint8) for name, shape in self.shapes.items()},
-        )
+        expected = {}
+        for name, shape in self.shapes.items():
+            expected[name] = torch.empty(shape, dtype=torch.uint8)
+        check_tree(tensors, expected)
         self.check_answer(site, tensors)
         return tensors
 
@@ -115,150 +122,236 @@ class SecureAggregation:
 
     Keys and shares are exchanged once for many rounds, again after these, after a restart, and where a site comes that has none.
     Sites give shares for one sum of a round. So `file` holds the sites of the newest sum before it is unmasked: a coordinator that
-    was killed meanwhile asks these again, and no others. `sent` counts bytes "down" and "up" of setups and unmasking.
+    was killed meanwhile asks these again, and no others. `wire_bytes` counts bytes "down" and "up" of setups and unmasking.
     """
 
-    def __init__(self, mailbox: Mailbox, state: StageState, file: Path, sent: Counter[str]):
-        self.mailbox, self.file, self.least = mailbox, file, mailbox.federation.least_sum
-        self.state, self._sent = state, sent
+    def __init__(self, mailbox: Mailbox, state: StageState, file: Path, wire_bytes: Counter[str]):
+        self.mailbox = mailbox
+        self.state = state
+        self.file = file
+        self.least = mailbox.federation.least_sum
         self.setup: Setup | None = None
         self.keys: Keys = {}
+        self._wire_bytes = wire_bytes
         self._sealed: dict[str, Tensor] = {}
         """Member that has shared its secrets -> its sealed shares [members, rounds, bytes]."""
-        self._used = -1
+        self._newest_round = -1
+        """The last round for which masks of the setup were asked for."""
 
-    def enough(self, asked: int) -> int:
+    def answers_needed(self, asked: int) -> int:
         """Number of answers that make the sum of this round."""
-        return max(self.least, self.mailbox.federation.enough(asked), len(self._summed()))
+        by_quorum = self.mailbox.federation.answers_needed(asked)
+        return max(self.least, by_quorum, len(self._sites_of_begun_sum()))
 
-    def _summed(self) -> set[str]:
+    def _sites_of_begun_sum(self) -> set[str]:
         """The sites of the sum of this round, if it may have been unmasked already; else none."""
-        found = json.loads(self.file.read_text()) if self.file.exists() else {}
-        return (
-            {*found["alive"]} if found.get("of") == [self.mailbox.run, *self.state.place] else set()
-        )
+        if not self.file.exists():
+            return set()
+        newest = json.loads(self.file.read_text())
+        if newest.get("of") != [self.mailbox.run, *self.state.place]:
+            return set()
+        return set(newest["alive"])
 
-    def cohort(self, drawn: set[int]) -> tuple[str, ...]:
-        """The sites of the clients `drawn` that have keys for a sum of this round; a new setup is made where one is due."""
-        setup, (step, round), sites = self.setup, self.state.place, self.mailbox.federation.sites
-        asked = self._summed() or {sites[k].name for k in drawn}
-        lasts = (
-            setup is not None
-            and setup.step == step
-            and self._used < round < setup.first + setup.rounds
-        )
-        if not lasts or (asked & {*self.mailbox.transport.sites()}) - self._sealed.keys():
-            self._begin([sites[k].name for k in self.state.eligible], asked)
-        self._used = round
-        return tuple(name for name in self.keys if name in asked & self._sealed.keys())
+    def cohort(self, clients: set[int]) -> tuple[str, ...]:
+        """The sites of these clients that have keys for a sum of this round; a new setup is made where one is due."""
+        sites = self.mailbox.federation.sites
+        # Where shares for a sum of this round may have left the sites, no other sum of it can be had.
+        wanted = self._sites_of_begun_sum() or {sites[client].name for client in clients}
 
-    def _begin(self, sites: Sequence[str], asked: set[str]) -> None:
-        """Make a new setup: keys, then shares."""
-        federation, rounds_left = self.mailbox.federation, self.state.stage.rounds - self.state.done
-        rounds = max(1, min(rounds_left, MOST_ROUNDS, SETUP_BYTES // (SEALED * len(sites))))
-        number = max(time.time_ns(), 0 if self.setup is None else self.setup.number + 1)
-        setup = self.setup = Setup(
-            self.mailbox.run, number, *self.state.place, rounds, federation.terms
-        )
+        # A setup has keys for its rounds, each for one sum; a site that was away when it was made has none.
+        if not self._has_unused_keys() or self._some_lack_keys(wanted):
+            self._begin_setup([sites[client].name for client in self.state.eligible], wanted)
+        _, round = self.state.place
+        self._newest_round = round
+        return tuple(name for name in self.keys if name in wanted and name in self._sealed)
 
-        def signed(site: str, tensors: Tree) -> None:
+    def _has_unused_keys(self) -> bool:
+        """Whether the setup has keys for this round that were not asked for yet."""
+        setup = self.setup
+        if setup is None:
+            return False
+        step, round = self.state.place
+        is_covered = round < setup.first + setup.rounds
+        return setup.step == step and self._newest_round < round and is_covered
+
+    def _some_lack_keys(self, sites: set[str]) -> bool:
+        """Whether one of these sites could take part if it had keys."""
+        connected = sites & set(self.mailbox.transport.sites())
+        return not connected <= self._sealed.keys()
+
+    def _begin_setup(self, sites: Sequence[str], counted: set[str]) -> None:
+        """Make a new setup: keys, then shares. A quorum of the sites that are `counted` must take part."""
+        federation = self.mailbox.federation
+        rounds_left = self.state.stage.rounds - self.state.done
+        rounds_in_size = MAX_SETUP_BYTES // (SEALED_BYTES * len(sites))
+        rounds = max(1, min(rounds_left, MAX_SETUP_ROUNDS, rounds_in_size))
+
+        # Sites decline a setup whose number is not above that of the last one, also across restarts.
+        least_number = 0 if self.setup is None else self.setup.number + 1
+        number = max(time.time_ns(), least_number)
+        step, first = self.state.place
+        setup = Setup(
+            run=self.mailbox.run,
+            number=number,
+            step=step,
+            first=first,
+            rounds=rounds,
+            terms=federation.terms,
+        )
+        self.setup = setup
+
+        # 1. Each site makes keys for this setup and signs them.
+        def check_signature(site: str, tensors: Tree) -> None:
             setup.check(federation, site, tensors["keys"], tensors["signature"])
 
-        facts = SetupRequest(federation.terms, number, rounds).facts
-        shapes: dict[str, tuple[int, ...]] = {
-            "keys": (1 + rounds, KEY),
-            "signature": (1, SIGNATURE),
+        request = SetupRequest(terms=federation.terms, setup=number, rounds=rounds)
+        key_requests = MaskingRequests(
+            kind="keys",
+            facts=request.facts,
+            tensors={},
+            shapes={"keys": (1 + rounds, KEY_BYTES), "signature": (1, SIGNATURE_BYTES)},
+            check_answer=check_signature,
+        )
+        answers = self._exchange(key_requests, sites, counted)
+        members = [site for site in sites if site in answers]
+        self.keys = {site: answers[site]["keys"] for site in members}
+
+        # 2. Each of them gets all keys with their signatures, and seals shares of its own secrets for each other one.
+        all_keys = {
+            "keys": torch.stack([answers[site]["keys"] for site in members]),
+            "signatures": torch.stack([answers[site]["signature"] for site in members]),
         }
-        answers = self._answers(MaskingRequests("keys", facts, {}, shapes, signed), sites, asked)
-        found = {site: answers[site] for site in sites if site in answers}
-        self.keys = {site: answer["keys"] for site, answer in found.items()}
-        lists = {"keys": torch.stack([*self.keys.values()])}
-        lists["signatures"] = torch.stack([answer["signature"] for answer in found.values()])
-        facts = SetupRequest(federation.terms, number, rounds, tuple(found)).facts
-        shapes = {"shares": (len(found), rounds, SEALED)}
-        requests = MaskingRequests("shares", facts, dict.fromkeys(found, lists), shapes)
-        answers = self._answers(requests, [*found], asked & found.keys())
+        request = SetupRequest(
+            terms=federation.terms, setup=number, rounds=rounds, members=tuple(members)
+        )
+        share_requests = MaskingRequests(
+            kind="shares",
+            facts=request.facts,
+            tensors=dict.fromkeys(members, all_keys),
+            shapes={"shares": (len(members), rounds, SEALED_BYTES)},
+        )
+        answers = self._exchange(share_requests, members, counted & set(members))
         self._sealed = {site: answer["shares"] for site, answer in answers.items()}
         self.mailbox.event(
             "setup", round=self.mailbox.number, members=sorted(self._sealed), rounds=rounds
         )
 
-    def _answers(
-        self, asked: MaskingRequests, sites: Sequence[str], counted: set[str]
+    def _exchange(
+        self, requests: MaskingRequests, sites: Sequence[str], counted: set[str]
     ) -> dict[str, Tree]:
-        enough = (lambda count: self.least) if asked.kind == "unmask" else self.enough
+        """The answers of sites to requests for keys or shares."""
+        answers_needed = self.answers_needed
+        if requests.kind == "unmask":
+            answers_needed = self._answers_that_unmask
         answers = (
-            Exchange(self.mailbox, self.state.place, asked, [*sites], counted, enough=enough)
+            Exchange(
+                mailbox=self.mailbox,
+                place=self.state.place,
+                requests=requests,
+                sites=list(sites),
+                counted=counted,
+                answers_needed=answers_needed,
+            )
             .run()
             .values
         )
-        self._sent["down"] += sum(tree.nbytes(asked.tensors.get(site, {})) for site in sites)
-        self._sent["up"] += sum(map(tree.nbytes, answers.values()))
+        self._wire_bytes["down"] += sum(tree.nbytes(requests.tensors.get(s, {})) for s in sites)
+        self._wire_bytes["up"] += sum(tree.nbytes(answer) for answer in answers.values())
         return answers
+
+    def _answers_that_unmask(self, asked: int) -> int:
+        """Number of answers with shares that unmask a sum, however many sites are asked."""
+        return self.least
 
     def unmask(
         self, context: str, cohort: Sequence[str], alive: Sequence[str], total: Words
     ) -> Words:
         """The sum of the summands of the sites `alive`, which are `total` while they are masked, for a sum with this context."""
         assert self.setup is not None
-        write_bytes(
-            self.file,
-            json.dumps(
-                {"of": [self.mailbox.run, *self.state.place], "alive": list(alive)}
-            ).encode(),
-        )
-        slot, federation, size = (
-            self.setup.slot(*self.state.place),
-            self.mailbox.federation,
-            len(total),
-        )
+        # Before a share leaves a site, it is written down which sum it is for.
+        newest = {"of": [self.mailbox.run, *self.state.place], "alive": list(alive)}
+        write_bytes(self.file, json.dumps(newest).encode())
+
         dropped = [site for site in cohort if site not in alive]
-        names, column = [*alive, *dropped], {site: i for i, site in enumerate(self.keys)}
-        sealed = {}
-        for to in self._sealed:
-            sealed[to] = {
-                "shares": torch.stack([self._sealed[site][column[to], slot] for site in names])
-            }
-        facts = UnmaskRequest(
-            federation.terms, self.setup.number, tuple(alive), tuple(dropped)
-        ).facts
-        requests = MaskingRequests("unmask", facts, sealed, {"shares": (len(names), SHARE)})
-        answers = self._answers(requests, [*sealed], {*sealed})
-        shares = {
-            federation.number(site) + 1: answer["shares"]
-            for site, answer in [*answers.items()][: self.least]
-        }
-        for i, site in enumerate(names):
-            secret = combine({x: raw(found[i]) for x, found in shares.items()})
+        shares = self._unmasking_shares(alive, dropped)
+        slot = self.setup.slot(*self.state.place)
+        number = self.mailbox.federation.number
+        size = len(total)
+        for i, site in enumerate([*alive, *dropped]):
+            secret = combine({point: raw(answer[i]) for point, answer in shares.items()})
+
+            # A site in the sum has added its private mask.
             if site in alive:
                 total = total - mask(secret, context, size)
-            for other in alive if site in dropped else ():
+                continue
+
+            # For a site that dropped out, the others have added or subtracted masks that its own summand would have canceled.
+            for other in alive:
                 common = mask(agree(secret, self.keys[other][1 + slot]), context, size)
-                total = (
-                    total - common
-                    if federation.number(other) < federation.number(site)
-                    else total + common
-                )
+                other_has_added = number(other) < number(site)
+                total = total - common if other_has_added else total + common
         return total
 
+    def _unmasking_shares(self, alive: Sequence[str], dropped: Sequence[str]) -> dict[int, Tensor]:
+        """Point of a site -> its shares: of the private masks of the sites `alive`, and of the mask keys of those `dropped`."""
+        assert self.setup is not None
+        federation = self.mailbox.federation
+        slot = self.setup.slot(*self.state.place)
+        names = [*alive, *dropped]
 
+        # Each member opens what these sites have sealed for it in the setup.
+        column = {site: i for i, site in enumerate(self.keys)}
+        sealed = {}
+        for receiver in self._sealed:
+            for_receiver = [self._sealed[site][column[receiver], slot] for site in names]
+            sealed[receiver] = {"shares": torch.stack(for_receiver)}
+        request = UnmaskRequest(
+            terms=federation.terms,
+            setup=self.setup.number,
+            alive=tuple(alive),
+            dropped=tuple(dropped),
+        )
+        requests = MaskingRequests(
+            kind="unmask",
+            facts=request.facts,
+            tensors=sealed,
+            shapes={"shares": (len(names), SHARE_BYTES)},
+        )
+        answers = self._exchange(requests, sites=list(sealed), counted=set(sealed))
+
+        # The threshold is enough: more shares of a secret would give the same one.
+        shares = {}
+        for site in list(answers)[: self.least]:
+            shares[federation.number(site) + 1] = answers[site]["shares"]
+        return shares
+
+
+@dataclass(kw_only=True, eq=False)
 class MaskedRequests(RoundRequests):
-    """As `RoundRequests`; the sites `cohort` answer with masked summands, which are added up as they arrive and not kept."""
+    """As `RoundRequests`; the sites `masked_cohort` answer with masked summands, which are added up as they arrive and not kept."""
 
-    def __init__(self, secure: SecureAggregation, cohort: tuple[str, ...], *arguments: Any):
-        super().__init__(*arguments)
-        self._secure, self._cohort, self._total = secure, cohort, np.zeros(0, np.uint64)
-        [self._group] = self._state.groups.values()
-        self._like: Tree = {}
+    secure: SecureAggregation
+    masked_cohort: tuple[str, ...]
+    _total: Words = field(default_factory=lambda: np.zeros(0, np.uint64), init=False)
+    """The sum of the summands so far, modulo 2^64."""
+    _empty_summand: Tree = field(default_factory=dict, init=False)
+    """Zeros with the names, shapes and types of the terms of a summand."""
+
+    @property
+    def _group(self) -> ModelGroup:
+        """The model group of all sites: a sum is over all of them, so that there is one."""
+        [group] = self.state.groups.values()
+        return group
 
     def request(self, site: str) -> Request:
         kind, facts, tensors = super().request(site)
-        setup, clients = self._secure.setup, self._group.members.clients
-        return (
-            kind,
-            facts | {"setup": setup and setup.number, "clients": clients, "cohort": self._cohort},
-            tensors,
-        )
+        setup = self.secure.setup
+        masking = {
+            "setup": None if setup is None else setup.number,
+            "clients": self._group.members.clients,
+            "cohort": self.masked_cohort,
+        }
+        return Request(kind, facts | masking, tensors)
 
     def store(self, site: str, value: SiteReply) -> SiteReply:
         if value.client_update is None:
@@ -266,55 +359,63 @@ class MaskedRequests(RoundRequests):
         [masked] = value.client_update.update.values()
         words = masked.numpy().view(np.uint64)
         self._total = self._total + words if len(self._total) else words
-        return value._replace(client_update=value.client_update.numbers, sent=masked.nbytes)
+        return value._replace(client_update=value.client_update.numbers, update_bytes=masked.nbytes)
 
     def outliers(self, values: Mapping[str, SiteReply]) -> Mapping[str, str]:
+        """None: summands in their masks cannot be compared."""
         return {}
 
     def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
+        """None: the masks of a sum are between the sites that were asked first."""
         return ()
 
-    def _checked(self, client: int, tensors: Tree) -> ClientUpdate:
-        self._like = self._like or empty_summand(self._group, self._expected_update(client))
-        check_tree(
-            tensors,
-            {"masked": torch.empty(sum(t.numel() for t in self._like.values()), dtype=torch.int64)},
-        )
-        return (
-            self._group.client_pool.expected([client], self._group.members)
-            .one(client)
-            ._replace(update=tensors)
-        )
+    def _update_in(self, client: int, tensors: Tree) -> ClientUpdate:
+        """The masked summand in these tensors, beside the numbers that the client must have."""
+        if not self._empty_summand:
+            self._empty_summand = empty_summand(self._group, self._expected_update(client))
+        numbers = sum(t.numel() for t in self._empty_summand.values())
+        check_tree(tensors, {"masked": torch.empty(numbers, dtype=torch.int64)})
+        expected = self._group.client_pool.expected([client], self._group.members)
+        return expected.one(client)._replace(update=tensors)
 
     def updates(self, alive: Sequence[str]) -> SummedUpdates:
         """The sums over the sites `alive`, which are unmasked now. Raises `UnalikeError` for a sum with other weights."""
-        assert self._secure.setup is not None
-        group, ids = self._group, [self._clients[site] for site in alive]
-        asked = MaskedTrainRequest.read(self.request(alive[0])[1])
-        sent = self._sent(self.plan.group(ids[0]).broadcast)
-        context = self._secure.setup.sum_context(
-            self._secure.state.place[1], asked, sent, self._secure.keys
+        assert self.secure.setup is not None
+        group = self._group
+        ids = [self.mailbox.client_of[site] for site in alive]
+
+        # The masks were derived from what the sites have in common: their requests of this round.
+        _, facts, _ = self.request(alive[0])
+        asked = MaskedTrainRequest.read(facts)
+        context = self.secure.setup.sum_context(
+            round=self.secure.state.place[1],
+            asked=asked,
+            tensors=self._round_tensors(self.contents.group(ids[0]).broadcast),
+            keys=self.secure.keys,
         )
-        terms = terms_of(
-            decode(self._secure.unmask(context, self._cohort, alive, self._total)), self._like
-        )
+        total = self.secure.unmask(context, self.masked_cohort, alive, self._total)
+        terms = terms_of(decode(total), self._empty_summand)
+
+        # A false summand or share changes the weight, too. Which site sent it, a sum does not say.
         weights = own_weights(group, ids, group.members)
-        weight, wanted = float(terms.pop(WEIGHT)), float(weights.weights.double().sum())
-        if abs(weight - wanted) > 1e-5 * wanted:
+        weight = float(terms.pop(WEIGHT))
+        wanted = float(weights.weights.double().sum())
+        if abs(weight - wanted) > WEIGHT_ROUNDING * wanted:
             raise UnalikeError(
                 f"the sum over {', '.join(alive)} has the weight {weight:.6g}, by their samples {wanted:.6g}: a site sent false "
                 "shares or another weight, and a sum does not say which: go back by `unalike federation rollback`, and revoke it"
             )
+
+        # Of each site only the mean loss of all is known.
         numbers = group.client_pool.expected(ids, group.members).stacked
-        numbers = numbers._replace(
-            loss=torch.full_like(numbers.size, float(terms.pop(LOSS) / numbers.size.sum()))
-        )
+        mean_loss = float(terms.pop(LOSS) / numbers.size.sum())
+        numbers = numbers._replace(loss=torch.full_like(numbers.size, mean_loss))
+
         trees = tree.unpack(terms)
-        folded = {
-            name.removeprefix("folded."): t
-            for name, t in trees.items()
-            if name.startswith("folded.")
-        }
+        folded = {}
+        for name, term in trees.items():
+            if name.startswith("folded."):
+                folded[name.removeprefix("folded.")] = term
         update = trees.get("update", {})
         if sums_encoded(group.method):
             update = decode_update(group.method, update, group.state)

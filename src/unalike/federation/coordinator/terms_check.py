@@ -28,19 +28,30 @@ def check_terms_run(
 
     Returns the run config; its model has the initial weights of `start`. Raises `UnalikeError` for terms that cannot be run.
     """
-    asked, enrolled = federation.participation, len(federation.sites)
-    if asked > enrolled and not federation.open:
+    participation = federation.participation
+    enrolled = len(federation.sites)
+    if participation > enrolled and not federation.open:
         raise UnalikeError(
-            f"found --participation {asked} and {enrolled} sites; expected at most {enrolled}, or a share of the sites such as 0.5"
+            f"found --participation {participation} and {enrolled} sites; expected at most {enrolled}, or a share of the sites "
+            "such as 0.5"
         )
-    one = SampleCounts(train=1, test=1, val=int(federation.val > 0))
-    population = placeholders(federation, Roster("", {site.name: one for site in federation.sites}))
-    given = federation, population, own.get("test"), own.get("proxy")
-    run_config = run_config_of(*given, coordinated=True)
+
+    # The sites' samples are not known yet: with one of each kind the run has the shapes that it will have.
+    one_each = SampleCounts(train=1, test=1, val=int(federation.val > 0))
+    roster = Roster("", {site.name: one_each for site in federation.sites})
+    population = placeholders(federation, roster)
+    test, proxy = own.get("test"), own.get("proxy")
+    run_config = run_config_of(federation, population, test, proxy, coordinated=True)
     if start is not None:
         at_sites = run_config.settings
         run_config = run_config_of(
-            *given, start=start, start_partial=start_partial, coordinated=True
+            federation,
+            population,
+            test,
+            proxy,
+            start=start,
+            start_partial=start_partial,
+            coordinated=True,
         )
         _check_start_reaches_sites(run_config, at_sites)
     _check_decided(federation, run_config)
@@ -49,19 +60,30 @@ def check_terms_run(
             check_summed(step, run_config.settings)
         if isinstance(step, Stage):
             check_stage(step, run_config)
-            step.method.check_task(run_config.settings.task)
-            model = step.model or run_config.model
-            for phase in step.method.phases if step.trained else ():
-                trained_names(step.method, phase, model)
-            least = tree.nbytes(
-                tree.only(model.params, step.method.shared_names(model.params, model))
-            )
-            if least > federation.message_bytes:
-                raise UnalikeError(
-                    f"what sites share of the model has {least} bytes and a message may have {federation.message_bytes}: raise "
-                    "--message-bytes"
-                )
+            _check_trained(step, run_config)
+            _check_message_size(step, run_config, federation.message_bytes)
     return run_config
+
+
+def _check_trained(stage: Stage, run_config: RunConfig) -> None:
+    """Raise `UnalikeError` for a stage whose method does not suit the task, or names parameters that the model lacks."""
+    stage.method.check_task(run_config.settings.task)
+    if not stage.trained:
+        return
+    model = stage.model or run_config.model
+    for phase in stage.method.phases:
+        trained_names(stage.method, phase, model)
+
+
+def _check_message_size(stage: Stage, run_config: RunConfig, limit: int) -> None:
+    """Raise `UnalikeError` for a stage whose shared parameters have more bytes than a message may have."""
+    model = stage.model or run_config.model
+    shared = tree.only(model.params, stage.method.shared_names(model.params, model))
+    least = tree.nbytes(shared)
+    if least > limit:
+        raise UnalikeError(
+            f"what sites share of the model has {least} bytes and a message may have {limit}: raise --message-bytes"
+        )
 
 
 def message_limit(run_config: RunConfig) -> int:
@@ -75,36 +97,34 @@ def message_limit(run_config: RunConfig) -> int:
 def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -> None:
     """Raise `UnalikeError` if sites would keep initial weights of their own in place of those of the start."""
     for step in run_config.outline:
-        if isinstance(step, Stage) and step.model is None:
-            here, there = (
-                initial_client_state(step.method, s) for s in (run_config.settings, at_sites)
+        if not isinstance(step, Stage) or step.model is not None:
+            continue
+        here = initial_client_state(step.method, run_config.settings)
+        there = initial_client_state(step.method, at_sites)
+        names = set()
+        for part, part_state in here.items():
+            for name, value in part_state.items():
+                if not value.equal(there[part][name]):
+                    names.add(name)
+        if names:
+            raise UnalikeError(
+                f"with {run_config.method_text} sites keep values of their own for {', '.join(sorted(names)[:4])}, which no "
+                "message carries, so that they would not begin from --start; expected a method that sends the whole model, or a "
+                "start that leaves these out (--start-partial)"
             )
-            kept = sorted(
-                {
-                    name
-                    for p, own in here.items()
-                    for name, t in own.items()
-                    if not t.equal(there[p][name])
-                }
-            )
-            if kept:
-                raise UnalikeError(
-                    f"with {run_config.method_text} sites keep values of their own for {', '.join(kept[:4])}, which no message "
-                    "carries, so that they would not begin from --start; expected a method that sends the whole model, or a start "
-                    "that leaves these out (--start-partial)"
-                )
 
 
 def _check_decided(federation: Federation, run_config: RunConfig) -> None:
     """Raise `UnalikeError` if a round or the end of the run is chosen by a metric of all sites that cannot be computed."""
-    alone = unpooled(run_config.population.task, run_config.metrics)
-    main, stop = run_config.columns.metric.name, federation.stop or ""
-    chosen_by = {main} if federation.select == "best" or "patience" in stop else set()
-    lacking = [
-        name
-        for name in alone
-        if name in chosen_by or re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop)
-    ]
+    main_metric = run_config.columns.metric.name
+    stop = federation.stop or ""
+    decides_by_main = federation.select == "best" or "patience" in stop
+    lacking = []
+    for name in unpooled(run_config.population.task, run_config.metrics):
+        # a rule may ask for the smallest or largest metric of the clients, which needs no pooling
+        is_in_rule = re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop)
+        if is_in_rule or (decides_by_main and name == main_metric):
+            lacking.append(name)
     if lacking:
         raise UnalikeError(
             f"{lacking[0]} of all sites together cannot be computed from the sums and counts that sites send, so that neither "

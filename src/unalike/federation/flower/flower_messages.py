@@ -16,18 +16,21 @@ TRAIN = "train"
 PIECE = 4 << 20
 """Maximum bytes of a piece."""
 NUMBER, BYTES = "number", "bytes"
-SHORTEST_POLL, SHARE = 0.03, 0.1
+"""Keys of a record: the number of the piece, and its bytes."""
+SHORTEST_POLL_SECONDS = 0.03
+"""Minimum seconds between two looks for messages."""
+POLL_SHARE = 0.1
+"""Seconds until the next look, as a share of those since the last message."""
 
 
 def pack(message: bytes) -> RecordDict:
     """The content of a Flower message that carries `message`."""
-    starts = range(0, max(1, len(message)), PIECE)
-    return RecordDict(
-        {
-            str(i): ConfigRecord({NUMBER: i, BYTES: message[start : start + PIECE]})
-            for i, start in enumerate(starts)
-        }
-    )
+    records = RecordDict()
+    # an empty message has one empty piece
+    for number, start in enumerate(range(0, max(1, len(message)), PIECE)):
+        piece = message[start : start + PIECE]
+        records[str(number)] = ConfigRecord({NUMBER: number, BYTES: piece})
+    return records
 
 
 def unpack(
@@ -43,26 +46,25 @@ def unpack(
         raise Malformed(f"{len(pieces)} pieces of {PIECE} bytes; expected at most {limit} bytes")
     if not pieces:
         raise Malformed("no part of a message: no configuration record")
-    found: list[bytes] = []
+    # From the last piece to the first: the last one is there only when all are.
+    backwards: list[bytes] = []
     size = 0
     for number in reversed(range(len(pieces))):
         record = pull(pieces[number])
         if record is None:
             return None
         piece = record.get(BYTES)
-        if (
-            set(record) != {NUMBER, BYTES}
-            or record[NUMBER] != number
-            or not isinstance(piece, bytes)
-        ):
+        has_other_fields = set(record) != {NUMBER, BYTES} or record[NUMBER] != number
+        if has_other_fields or not isinstance(piece, bytes):
             raise Malformed(f"{str(list(record))[:80]!a} for piece {number} of a message")
-        found.append(piece)
+        backwards.append(piece)
         size += len(piece)
         if size > limit:
             raise Malformed(f"more than {size} bytes; expected at most {limit}")
-    return b"".join(reversed(found))
+    return b"".join(reversed(backwards))
 
 
 def poll_after(since: float, longest: float) -> float:
     """Seconds until the next look for messages: a tenth of those since the last one, so that a message waits little for its age."""
-    return min(max(SHORTEST_POLL, SHARE * (time.monotonic() - since)), longest)
+    seconds = POLL_SHARE * (time.monotonic() - since)
+    return min(max(SHORTEST_POLL_SECONDS, seconds), longest)

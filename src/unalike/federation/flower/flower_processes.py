@@ -19,7 +19,8 @@ from unalike.federation.flower.internals import ControlClient, RunGrid, RunMessa
 from unalike.federation.security.certificates import replace_private
 
 READY_SECONDS = 60.0
-LAST_SECONDS = 3.0
+"""Seconds in which a process has to start."""
+FAREWELL_SECONDS = 3.0
 """Seconds in which sites can fetch the last messages."""
 PIECE_BYTES = 8 << 20
 """Maximum body of a request at the gateway; messages are sent in pieces of 4 MiB."""
@@ -53,70 +54,69 @@ def superlink(
 
     `folder` holds ca.pem, server.pem and server.key; Flower's files are written below it.
     """
-    inside, authority = free_port(), (folder / "ca.pem").read_bytes()
+    # 1. SuperLink, which listens on this machine only: sites reach it through the gateway.
+    inside = free_port()
+    authority = (folder / "ca.pem").read_bytes()
     secret = secrets.token_bytes(32)
     secret_file = (folder / "superlink.secret").resolve()
     replace_private(secret_file, secret)
-    files = {
-        name: str((folder / name).resolve()) for name in ("server.pem", "server.key", "ca.pem")
-    }
-    command = [
-        "flower-superlink",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(inside),
-        "--isolation",
-        "process",
-    ]
+    certificate = str((folder / "server.pem").resolve())
+    key_file = str((folder / "server.key").resolve())
+    authority_file = str((folder / "ca.pem").resolve())
+    command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(inside)]
+    command += ["--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(secret_file), "--enable-supernode-auth"]
-    command += ["--disable-runtime-dependency-installation", "--ssl-certfile", files["server.pem"]]
-    command += ["--ssl-keyfile", files["server.key"], "--ssl-ca-certfile", files["ca.pem"]]
+    command += ["--disable-runtime-dependency-installation", "--ssl-certfile", certificate]
+    command += ["--ssl-keyfile", key_file, "--ssl-ca-certfile", authority_file]
     supervisor.start("superlink", command, environment(folder))
     control = ControlClient(inside, authority)
     supervisor.wait_until(control.ready, "the start of Flower's SuperLink", READY_SECONDS)
+
+    # 2. The sites' keys, before anyone can connect with another one, and the run.
     for name, key in keys.items():
         control.register(name, key)
     run = control.start()
 
+    # 3. The gateway, at the address that sites know.
     settings: dict[str, Any] = {
         "host": host,
         "port": port,
         "behind": inside,
         "body_bytes": PIECE_BYTES,
+        "keys": [key.decode() for key in keys.values()],
+        "certificate": certificate,
+        "key": key_file,
+        "authority": authority_file,
+        "minute_bytes": 64 * (message_bytes + PIECE_BYTES),
     }
-    settings |= {"keys": [k.decode() for k in keys.values()]}
-    settings |= {
-        "certificate": files["server.pem"],
-        "key": files["server.key"],
-        "authority": files["ca.pem"],
-    }
-    settings |= {"minute_bytes": 64 * (message_bytes + PIECE_BYTES)}
-    write_bytes(folder / "gateway.json", json.dumps(settings, indent=1).encode())
-    supervisor.start(
-        "gateway", [sys.executable, "-I", "-S", gateway.__file__, str(folder / "gateway.json")]
-    )
+    settings_file = folder / "gateway.json"
+    write_bytes(settings_file, json.dumps(settings, indent=1).encode())
+    # -I -S: nothing but the standard library is imported where strangers' bytes are parsed
+    gateway_command = [sys.executable, "-I", "-S", gateway.__file__, str(settings_file)]
+    supervisor.start("gateway", gateway_command)
     supervisor.wait_until(
         lambda: _listens(host, port), f"listening at {host}:{port}", READY_SECONDS
     )
 
+    # 4. This process takes the task of the run, and sends and receives for it.
     opened = RunGrid(f"127.0.0.1:{inside}", secret, authority)
     try:
         transport = GridTransport(
             RunMessages(opened.grid), keys, message_bytes, check=supervisor.check
         )
         yield transport
-        transport.close(LAST_SECONDS)
+        transport.close(FAREWELL_SECONDS)
     finally:
         opened.close()
         control.stop(run)
 
 
 def _listens(host: str, port: int) -> bool:
+    """Whether a process listens at host:port."""
+    # a server at all addresses of the machine is also at this one
+    reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     try:
-        with socket.create_connection(
-            ("127.0.0.1" if host in ("0.0.0.0", "::") else host, port), 1.0
-        ):
+        with socket.create_connection((reachable, port), 1.0):
             return True
     except OSError:
         return False

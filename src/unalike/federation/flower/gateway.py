@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-HEAD = re.compile(rb"POST (/v1/fleet/[a-z0-9/-]{1,64}) HTTP/1\.1")
+REQUEST_LINE = re.compile(rb"POST (/v1/fleet/[a-z0-9/-]{1,64}) HTTP/1\.1")
 FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}):[ \t]*([\x20-\x7e\t]{0,8192})")
 REFUSED = re.compile(rb"HTTP/1\.1 (4[0-9]{2})[ \r]")
 """Beginning of an answer of Flower that refuses a request, such as 412 for a key that is connected already."""
@@ -46,11 +46,25 @@ HOP_BY_HOP = {
     b"expect",
     b"host",
 }
-PIECE = 256 * 1024
-PUSH, PUSH_BYTES = b"POST /v1/fleet/push-messages ", 256 * 1024
-"""Beginning of a request that sends a message, and its maximum bytes; the records of the message come in other requests."""
-TREE, OBJECT_ID, CHILDREN = 3, 1, 2
-"""Numbers of protobuf fields: of the trees in that request, and of an object's id and the objects below it."""
+PIECE_BYTES = 256 * 1024
+"""Bytes that are passed on at a time."""
+PUSH = b"POST /v1/fleet/push-messages "
+"""Beginning of a request that sends a message; the records of the message come in other requests."""
+MAX_PUSH_BYTES = 256 * 1024
+TREE = 3
+"""Number of the protobuf field of the trees of objects in that request."""
+OBJECT_ID = 1
+"""Number of the protobuf field of an object's id in a tree."""
+CHILDREN = 2
+"""Number of the protobuf field of the objects below it."""
+NUMBER = 0
+"""Kind of a protobuf field: a number of variable length."""
+EIGHT_BYTES = 1
+"""Kind of a protobuf field: eight bytes."""
+COUNTED = 2
+"""Kind of a protobuf field: bytes, with a number in front that says how many."""
+FOUR_BYTES = 5
+"""Kind of a protobuf field: four bytes."""
 
 
 @dataclass(frozen=True)
@@ -87,22 +101,23 @@ class Gateway:
         self.strangers: dict[asyncio.Task[None], None] = {}
         self.rejected: Counter[str] = Counter()
         self.keys = {base64.b64encode(key.encode()) for key in settings.keys}
-        self.sent: Counter[bytes] = Counter()
         self.minute = 0
+        self.minute_bytes: Counter[bytes] = Counter()
+        """Key -> the bytes that it has sent in this minute."""
         self.upstream = ssl.create_default_context(cafile=settings.authority)
 
     async def serve(self) -> None:
-        s = self.settings
+        settings = self.settings
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(s.certificate, s.key)
+        context.load_cert_chain(settings.certificate, settings.key)
         server = await asyncio.start_server(
             self.serve_connection,
-            s.host,
-            s.port,
+            settings.host,
+            settings.port,
             ssl=context,
-            ssl_handshake_timeout=s.head_seconds,
-            limit=s.head_bytes,
+            ssl_handshake_timeout=settings.head_seconds,
+            limit=settings.head_bytes,
             backlog=512,
         )
         async with server, asyncio.TaskGroup() as tasks:
@@ -114,13 +129,9 @@ class Gateway:
         while True:
             await asyncio.sleep(self.settings.report_seconds)
             if self.rejected:
-                most = ", ".join(
-                    f"{count} x {what}" for what, count in self.rejected.most_common(10)
-                )
-                print(
-                    f"{time.strftime('%Y-%m-%d %H:%M:%S%z')} rejected {self.rejected.total()}: {most}",
-                    flush=True,
-                )
+                reasons = [f"{count} x {what}" for what, count in self.rejected.most_common(10)]
+                now = time.strftime("%Y-%m-%d %H:%M:%S%z")
+                print(f"{now} rejected {self.rejected.total()}: {', '.join(reasons)}", flush=True)
                 self.rejected.clear()
 
     async def serve_connection(
@@ -131,28 +142,30 @@ class Gateway:
         self.open[address] += 1
         answers = behind = None
         try:
-            if (
-                self.open[address] > self.settings.connections_per_address
-                or self.open.total() > self.settings.connections
-            ):
+            has_too_many = self.open[address] > self.settings.connections_per_address
+            if has_too_many or self.open.total() > self.settings.connections:
                 raise Rejected("503 Service Unavailable")
+
+            # Flower hears of a connection only when an enrolled key has sent a head.
             head = await self._first_head(reader)
             if head is None:
                 return
             behind_reader, behind = await asyncio.open_connection(
                 "127.0.0.1", self.settings.behind, ssl=self.upstream, server_hostname="127.0.0.1"
             )
+
+            # Answers are passed back while further requests come in.
             answers = asyncio.create_task(self._pump(behind_reader, writer, address))
             while head is not None and not answers.done():
                 await self._forward(head, reader, behind)
                 head = await self._head(reader, self.settings.idle_seconds)
         except Rejected as rejected:
             self.rejected[f"{rejected} from {address}"] += 1
-            writer.write(
-                f"HTTP/1.1 {rejected}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-            )
+            answer = f"HTTP/1.1 {rejected}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            writer.write(answer.encode())
         except (asyncio.CancelledError, TimeoutError, OSError, EOFError, ssl.SSLError) as error:
-            writer.transport.abort()  # without a farewell, for which TLS would keep its buffers
+            # without a farewell, for which TLS would keep its buffers
+            writer.transport.abort()
             if behind is None:
                 self.rejected[f"{type(error).__name__} without a request from {address}"] += 1
         finally:
@@ -182,33 +195,47 @@ class Gateway:
 
     async def _head(self, reader: asyncio.StreamReader, seconds: float) -> tuple[bytes, int] | None:
         """The head of the next request, which begins within `seconds`, rewritten, and the length of its body; None at the end."""
-        s = self.settings
+        # 1. It arrives in time, and is not too large.
         try:
             first = await asyncio.wait_for(reader.read(1), seconds)
             if not first:
                 return None
-            raw = first + await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), s.head_seconds)
+            rest = reader.readuntil(b"\r\n\r\n")
+            raw = first + await asyncio.wait_for(rest, self.settings.head_seconds)
         except asyncio.LimitOverrunError:
             raise Rejected("431 Request Header Fields Too Large") from None
+
+        # 2. It asks for the Fleet API, and each of its fields has the strict form.
         request, *lines = raw[:-4].split(b"\r\n")
-        found = HEAD.fullmatch(request)
-        if found is None:
+        if REQUEST_LINE.fullmatch(request) is None:
             raise Rejected("404 Not Found")
-        fields = [FIELD.fullmatch(line) for line in lines]
-        if not all(fields):
-            raise Rejected("400 Bad Request")
-        pairs = [(f[1].lower(), f[2].strip()) for f in fields if f is not None]
+        pairs = []
+        for line in lines:
+            field = FIELD.fullmatch(line)
+            if field is None:
+                raise Rejected("400 Bad Request")
+            pairs.append((field[1].lower(), field[2].strip()))
+
+        # 3. There is one length, so that gateway and server agree where the body ends.
         lengths = [value for name, value in pairs if name == b"content-length"]
         if len(lengths) != 1 or not re.fullmatch(rb"[0-9]{1,12}", lengths[0]):
             raise Rejected("411 Length Required")
         if any(name in (b"transfer-encoding", b"content-encoding") for name, _ in pairs):
             raise Rejected("400 Bad Request")
-        if int(lengths[0]) > (PUSH_BYTES if request.startswith(PUSH) else s.body_bytes):
+        length = int(lengths[0])
+        most = MAX_PUSH_BYTES if request.startswith(PUSH) else self.settings.body_bytes
+        if length > most:
             raise Rejected("413 Content Too Large")
-        self._charge(dict(pairs).get(b"flwr-public-key"), int(lengths[0]))
-        kept = [(name, value) for name, value in pairs if name not in HOP_BY_HOP]
-        lines = [request, b"host: 127.0.0.1", *(name + b": " + value for name, value in kept)]
-        return b"\r\n".join(lines) + b"\r\n\r\n", int(lengths[0])
+
+        # 4. The key is enrolled and has not sent too much.
+        self._charge(dict(pairs).get(b"flwr-public-key"), length)
+
+        # 5. It is written anew: what goes to Flower is what was read here.
+        head = [request, b"host: 127.0.0.1"]
+        for name, value in pairs:
+            if name not in HOP_BY_HOP:
+                head.append(name + b": " + value)
+        return b"\r\n".join(head) + b"\r\n\r\n", length
 
     def _charge(self, key: bytes | None, length: int) -> None:
         """Count the bytes that an enrolled key sends in this minute. (Flower checks that the request is signed with it.)"""
@@ -217,24 +244,26 @@ class Gateway:
         minute = int(time.monotonic() // 60)
         if minute != self.minute:
             self.minute = minute
-            self.sent.clear()
-        self.sent[key] += length
-        if self.sent[key] > self.settings.minute_bytes:
+            self.minute_bytes.clear()
+        self.minute_bytes[key] += length
+        if self.minute_bytes[key] > self.settings.minute_bytes:
             raise Rejected("429 Too Many Requests")
 
     async def _forward(
         self, head: tuple[bytes, int], reader: asyncio.StreamReader, behind: asyncio.StreamWriter
     ) -> None:
+        """Pass a request to Flower, a piece of its body at a time."""
         text, left = head
+        # The tree of a message is read as a whole before any of it reaches Flower.
         if text.startswith(PUSH):
             body = await asyncio.wait_for(reader.readexactly(left), self.settings.piece_seconds)
             check_tree(body)
-            text, left = text + body, 0
+            text += body
+            left = 0
         behind.write(text)
         while left:
-            piece = await asyncio.wait_for(
-                reader.read(min(PIECE, left)), self.settings.piece_seconds
-            )
+            next_piece = reader.read(min(PIECE_BYTES, left))
+            piece = await asyncio.wait_for(next_piece, self.settings.piece_seconds)
             if not piece:
                 raise EOFError
             behind.write(piece)
@@ -244,8 +273,10 @@ class Gateway:
     async def _pump(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, address: str
     ) -> None:
-        while piece := await source.read(PIECE):
-            if refused := REFUSED.match(piece):
+        """Pass Flower's answers back, and count those that refuse a request."""
+        while piece := await source.read(PIECE_BYTES):
+            refused = REFUSED.match(piece)
+            if refused:
                 self.rejected[f"{refused[1].decode()} of Flower to {address}"] += 1
             target.write(piece)
             await asyncio.wait_for(target.drain(), self.settings.piece_seconds)
@@ -256,12 +287,18 @@ def check_tree(body: bytes) -> None:
     """Raise `Rejected` for another tree than: a message, its record dictionary, and the records, no two the same."""
     ids: list[bytes] = []
     level = [value for number, value in protobuf_fields(body) if number == TREE]
+    # level by level: one message, one dictionary, any number of records, and nothing below these
     for most in (1, 1, len(body), 0):
         if len(level) > most:
             raise Rejected("400 Bad Request")
-        found = [field for tree in level for field in protobuf_fields(tree)]
-        ids += [value for number, value in found if number == OBJECT_ID]
-        level = [value for number, value in found if number == CHILDREN]
+        children = []
+        for tree in level:
+            for number, value in protobuf_fields(tree):
+                if number == OBJECT_ID:
+                    ids.append(value)
+                elif number == CHILDREN:
+                    children.append(value)
+        level = children
     if len(set(ids)) < len(ids):
         raise Rejected("400 Bad Request")
 
@@ -271,14 +308,22 @@ def protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(data):
         tag, at = varint(data, at)
-        size = {0: 0, 1: 8, 5: 4}.get(tag & 7)
-        if tag & 7 in (0, 2):
-            number, at = varint(data, at)
-            size = number if tag & 7 == 2 else 0
-        if size is None or at + size > len(data):
+        field, kind = tag >> 3, tag & 7
+        if kind == NUMBER:
+            _, at = varint(data, at)
+            size = 0
+        elif kind == COUNTED:
+            size, at = varint(data, at)
+        elif kind == EIGHT_BYTES:
+            size = 8
+        elif kind == FOUR_BYTES:
+            size = 4
+        else:
             raise Rejected("400 Bad Request")
-        if tag & 7 == 2:
-            yield tag >> 3, data[at : at + size]
+        if at + size > len(data):
+            raise Rejected("400 Bad Request")
+        if kind == COUNTED:
+            yield field, data[at : at + size]
         at += size
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from threading import RLock
 from typing import TypeVar
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.codec import Malformed
@@ -16,15 +16,16 @@ from unalike.federation.flower.internals import FAILURES, Incoming, RunMessages
 
 T = TypeVar("T")
 
-LONGEST_POLL = 0.3
+LONGEST_POLL_SECONDS = 0.3
 """Maximum seconds between two looks for replies."""
-REFRESH = 1.0
+REFRESH_SECONDS = 1.0
 """Seconds between two requests for the connected nodes."""
 MAX_UNANSWERED = 4
 """Maximum of unanswered messages to a site, so that a site that hangs does not fill SuperLink's memory."""
 TOGETHER = 16 << 20
 """Bytes from which on messages are sent; smaller ones are collected and sent together."""
-TTL = 24 * 3600.0
+TTL_SECONDS = 24 * 3600.0
+"""Seconds after which Flower drops a message that nobody has fetched."""
 GIVE_UP_SECONDS = 120.0
 """Seconds without an answer from SuperLink after which the run fails."""
 
@@ -35,7 +36,7 @@ class SiteConnection:
 
     node: int | None = None
     since: str = ""
-    sent: set[str] = field(default_factory=set)
+    unanswered: set[str] = field(default_factory=set)
 
 
 class GridTransport:
@@ -52,23 +53,26 @@ class GridTransport:
         limit: int,
         check: Callable[[], None] = lambda: None,
     ):
-        self.messages, self.limit, self.check = messages, limit, check
+        self.messages = messages
+        self.limit = limit
+        self.check = check
         self._names = {key.strip(): name for name, key in keys.items()}
         self._sites = {name: SiteConnection() for name in keys}
         self._online: list[str] = []
         self._connected: set[str] = set()
         self._outgoing: list[tuple[str, int, bytes]] = []
         self._incoming: list[tuple[str, Incoming]] = []
-        self._refreshed = -REFRESH
+        self._refreshed = -REFRESH_SECONDS
         self._since = 0.0
         """When something was last sent or received."""
         self._failing: float | None = None
+        """Since when calls to Flower have failed."""
         self._lock = RLock()
 
     def sites(self) -> Collection[str]:
         """Names of the enrolled sites that are connected now. Thread-safe."""
         with self._lock:
-            if time.monotonic() - self._refreshed > REFRESH:
+            if time.monotonic() - self._refreshed > REFRESH_SECONDS:
                 self._refresh()
             return list(self._online)
 
@@ -76,34 +80,43 @@ class GridTransport:
         """Names of the sites that have connected since the last call. What was sent to them before is lost."""
         with self._lock:
             self.sites()
-            found, self._connected = self._connected, set()
-            return found
+            connected = self._connected
+            self._connected = set()
+            return connected
 
     def send(self, site: str, message: bytes) -> None:
         """Send with the other messages to sites, at the latest when replies are received."""
         with self._lock:
-            to, queued = self._sites[site], sum(name == site for name, _, _ in self._outgoing)
-            if to.node is not None and len(to.sent) + queued < MAX_UNANSWERED:
-                self._outgoing.append((site, to.node, message))
-            if sum(len(queued) for _, _, queued in self._outgoing) >= TOGETHER:
+            connection = self._sites[site]
+            queued = sum(name == site for name, _, _ in self._outgoing)
+            has_room = len(connection.unanswered) + queued < MAX_UNANSWERED
+            # what is not sent is lost: the exchange repeats it
+            if connection.node is not None and has_room:
+                self._outgoing.append((site, connection.node, message))
+            if sum(len(content) for _, _, content in self._outgoing) >= TOGETHER:
                 self.flush()
 
     def flush(self) -> None:
         """Send the collected messages now."""
         with self._lock:
-            outgoing, self._outgoing = self._outgoing, []
+            outgoing = self._outgoing
+            self._outgoing = []
             if not outgoing:
                 return
             self._since = time.monotonic()
-            made = [Message(pack(message), node, TRAIN, ttl=TTL) for _, node, message in outgoing]
-            numbers = self._call(lambda: self.messages.push(made)) or []
+            messages = []
+            for _, node, content in outgoing:
+                messages.append(Message(pack(content), node, TRAIN, ttl=TTL_SECONDS))
+            numbers = self._call(lambda: self.messages.push(messages)) or []
             for (name, _, _), number in zip(outgoing, numbers):
+                # Flower gives no number to a message that it has not taken
                 if number:
-                    self._sites[name].sent.add(number)
+                    self._sites[name].unanswered.add(number)
 
     def receive(self, seconds: float) -> Iterator[tuple[str, bytes | Malformed]]:
         """Messages that have arrived; waits at most `seconds` for the first one."""
-        deadline, arrived = time.monotonic() + seconds, False
+        deadline = time.monotonic() + seconds
+        has_arrived = False
         while True:
             self.check()
             with self._lock:
@@ -115,23 +128,27 @@ class GridTransport:
                     if message is None:
                         continue
                     self._incoming.remove((name, reply))
-                arrived, self._since = True, time.monotonic()
+                has_arrived = True
+                self._since = time.monotonic()
                 try:
                     yield name, message
                 finally:
+                    # confirmed also where the reader stops here: SuperLink keeps it no longer
                     with self._lock:
                         self._call(partial(self.messages.confirm, reply))
             left = deadline - time.monotonic()
-            if arrived or left <= 0:
+            if has_arrived or left <= 0:
                 return
-            time.sleep(min(poll_after(self._since, LONGEST_POLL), left))
+            time.sleep(min(poll_after(self._since, LONGEST_POLL_SECONDS), left))
 
     def close(self, seconds: float) -> None:
         """Wait until the connected sites have answered what was sent last, `seconds` at most."""
         deadline = time.monotonic() + seconds
         self.flush()
-        while time.monotonic() < deadline and any(self._sites[name].sent for name in self.sites()):
-            list(self.receive(LONGEST_POLL))
+        while time.monotonic() < deadline and any(
+            self._sites[name].unanswered for name in self.sites()
+        ):
+            list(self.receive(LONGEST_POLL_SECONDS))
 
     def _refresh(self) -> None:
         nodes = self._call(self.messages.nodes)
@@ -141,55 +158,61 @@ class GridTransport:
         self._online = []
         for node in nodes:
             name = self._names.get(node.public_key.strip())
-            if name is None:  # a key that is not enrolled
+            # a key that is not enrolled
+            if name is None:
                 continue
             site = self._sites[name]
             since = str(node.last_activated_at)
-            if (site.node, site.since) != (
-                node.node_id,
-                since,
-            ):  # it has restarted: what it was sent before is lost
-                site.node, site.since, site.sent = node.node_id, since, set()
+            # It has restarted: what it was sent before is lost.
+            if site.node != node.node_id or site.since != since:
+                site.node = node.node_id
+                site.since = since
+                site.unanswered = set()
                 self._connected.add(name)
             if node.status == "online":
                 self._online.append(name)
 
     def _look(self) -> None:
         """Look for new replies."""
-        waiting = {number: name for name, site in self._sites.items() for number in site.sent}
-        for reply in (
-            self._call(lambda: self.messages.replies(waiting)) if waiting else None
-        ) or []:
-            name = waiting.get(reply.answers)
-            if name is not None:
-                self._sites[name].sent.discard(reply.answers)
-                if not reply.message.has_error():
-                    self._incoming.append((name, reply))
+        site_of = {}
+        for name, site in self._sites.items():
+            for number in site.unanswered:
+                site_of[number] = name
+        if not site_of:
+            return
+        for reply in self._call(lambda: self.messages.replies(site_of)) or []:
+            sender = site_of.get(reply.answers)
+            if sender is None:
+                continue
+            self._sites[sender].unanswered.discard(reply.answers)
+            if not reply.message.has_error():
+                self._incoming.append((sender, reply))
 
     def _fetched(self, reply: Incoming) -> bytes | Malformed | None:
         """The message in a reply, or the reason why it cannot be had; None if it has not arrived yet."""
+
+        def pull(piece: str) -> ConfigRecord | None:
+            return self.messages.pull(reply, piece)
+
         try:
-            return self._call(
-                lambda: unpack(
-                    reply.pieces, lambda piece: self.messages.pull(reply, piece), self.limit
-                )
-            )
+            return self._call(lambda: unpack(reply.pieces, pull, self.limit))
         except Malformed as error:
             return error
 
     def _call(self, call: Callable[[], T]) -> T | None:
         """The result of a call to Flower; None if it fails. Raises `UnalikeError` if calls have failed for long."""
         try:
-            found = call()
+            result = call()
         except Malformed:
             raise
         except FAILURES as error:
             now = time.monotonic()
-            self._failing = now if self._failing is None else self._failing
+            if self._failing is None:
+                self._failing = now
             if now - self._failing > GIVE_UP_SECONDS:
                 raise UnalikeError(
                     f"Flower's SuperLink has not answered for {GIVE_UP_SECONDS:.0f} s: {error}; look into its log"
                 ) from error
             return None
         self._failing = None
-        return found
+        return result

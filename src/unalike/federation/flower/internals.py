@@ -140,9 +140,8 @@ class ControlClient:
     def ready(self) -> bool:
         """Whether SuperLink is up."""
         try:
-            return bool(
-                self._client._client.get(f"{self._client._base_url}/health").status_code < 500
-            )
+            answer = self._client._client.get(f"{self._client._base_url}/health")
+            return bool(answer.status_code < 500)
         except httpx.TransportError:
             return False
 
@@ -153,10 +152,9 @@ class ControlClient:
     def start(self) -> int:
         """Start a run of the app bundle; returns its id."""
         fab = app_bundle()
-        found = self._client.StartRun(
-            StartRunRequest(fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab))
-        )
-        return int(found.run_id)
+        content = Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab)
+        started = self._client.StartRun(StartRunRequest(fab=content))
+        return int(started.run_id)
 
     def stop(self, run: int) -> None:
         """End a run; does nothing if it is over."""
@@ -181,14 +179,13 @@ def _clock_difference(error: httpx.HTTPStatusError) -> str:
     date = error.response.headers.get("date")
     if error.response.status_code != 401 or date is None:
         return ""
-    ahead = datetime.fromisoformat(error.request.headers[TIMESTAMP_HEADER]) - parsedate_to_datetime(
-        date
-    )
-    seconds = ahead.total_seconds()
+    own_time = datetime.fromisoformat(error.request.headers[TIMESTAMP_HEADER])
+    seconds = (own_time - parsedate_to_datetime(date)).total_seconds()
     if -TIMESTAMP_TOLERANCE < seconds < SYSTEM_TIME_TOLERANCE:
         return ""
+    where = "ahead of" if seconds > 0 else "behind"
     return (
-        f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the coordinator's, which accepts "
+        f"this machine's clock is {abs(seconds):.0f} s {where} the coordinator's, which accepts "
         f"less than {SYSTEM_TIME_TOLERANCE} s ahead or {TIMESTAMP_TOLERANCE} s behind; correct the wrong clock"
     )
 
@@ -210,12 +207,16 @@ class Incoming:
     @classmethod
     def of(cls, sent: ProtoMessage, tree: ObjectTree) -> Self:
         """From what SuperLink sends. A message without content, such as a report of an error, has no pieces."""
-        about, message = sent.metadata, message_from_proto(sent)
+        message = message_from_proto(sent)
         carried = dict(message.content.config_records) if message.has_content() else {}
         records = tree.children[0].children if len(tree.children) == 1 else ()
-        pieces = tuple(carried) or tuple(record.object_id for record in records)
         return cls(
-            message, about.message_id, about.reply_to_message_id, about.run_id, carried, pieces
+            message=message,
+            number=sent.metadata.message_id,
+            answers=sent.metadata.reply_to_message_id,
+            run=sent.metadata.run_id,
+            carried=carried,
+            pieces=tuple(carried) or tuple(record.object_id for record in records),
         )
 
 
@@ -279,30 +280,41 @@ class Messenger:
         The records of a message come last, in their order: with them it is complete and confirmed; SuperLink takes no more of it.
         SuperLink expects one object of a message that carries its record, that of the message itself.
         """
-        sent, trees = [], []
+        metadata = []
+        trees = []
         objects: dict[str, InflatableObject] = {}
         closing: dict[str, InflatableObject] = {}
         with no_object_id_recompute():
             for message in messages:
                 nested = get_all_nested_objects(message)
+                # in the order in which Flower lists the objects of a message
                 *records, content, whole = nested
                 message.metadata.__dict__["_message_id"] = whole
-                if len(records) == 1 and len(nested[records[0]].deflate()) <= CARRIED:
-                    sent.append(message_to_proto(message))
+                is_small = len(records) == 1 and len(nested[records[0]].deflate()) <= CARRIED
+                if is_small:
+                    metadata.append(message_to_proto(message))
                     trees.append(ObjectTree(object_id=whole))
                     closing[whole] = message
                 else:
-                    sent.append(message_to_proto(remove_content_from_message(message)))
+                    metadata.append(message_to_proto(remove_content_from_message(message)))
                     trees.append(get_object_tree(message))
                     objects |= {number: nested[number] for number in (content, whole, *records)}
-        answer = self._client.PushMessages(request(messages_list=sent, message_object_trees=trees))
+        answer = self._client.PushMessages(
+            request(messages_list=metadata, message_object_trees=trees)
+        )
+        wanted = set(answer.objects_to_push)
 
         def push(objects: Mapping[str, InflatableObject]) -> None:
-            for number in filter({*answer.objects_to_push}.__contains__, objects):
+            for number, content in objects.items():
+                if number not in wanted:
+                    continue
                 pushed = PushObjectRequest(
-                    node=self._node, run_id=run, session_id=answer.session_id
+                    node=self._node,
+                    run_id=run,
+                    session_id=answer.session_id,
+                    object_id=number,
+                    object_content=content.deflate(),
                 )
-                pushed.object_id, pushed.object_content = number, objects[number].deflate()
                 self._client.PushObject(pushed)
 
         push(objects)
@@ -344,9 +356,8 @@ class FleetConnection(Messenger):
     def activate(self, former: int | None) -> None:
         """Make this connection the key's node, in place of `former` if that is still active."""
         if former is not None:
-            with suppress(
-                httpx.HTTPStatusError
-            ):  # SuperLink knows it, or has another number for the key by now
+            # SuperLink knows that it has left, or has another number for the key by now
+            with suppress(httpx.HTTPStatusError):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=former))
         request = ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT)
         self._node = Node(node_id=self._client.ActivateNode(request).node_id)
@@ -382,7 +393,9 @@ class RunMessages(Messenger):
     def __init__(self, grid: Grid):
         super().__init__()
         grid = cast("HttpGrid", grid)
-        self._grid, self._client, self._node = grid, grid._runtime_client, grid.node
+        self._grid = grid
+        self._client = grid._runtime_client
+        self._node = grid.node
 
     def nodes(self) -> list[NodeInfo]:
         """The connected nodes."""
@@ -409,18 +422,14 @@ class RunGrid:
         with RuntimeHttpClient.from_server_address(
             address, False, authority, [says, signs]
         ) as client:
-            token = _wait_for(
-                lambda: (
-                    client.AcquireTask(
-                        AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-                    ).token
-                )
-            )
+            request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+            token = _wait_for(lambda: client.AcquireTask(request).token)
         self.grid = HttpGrid(address, False, authority, token=token)
         self.grid._retry_invoker.max_time = RETRY_SECONDS
         runtime = self.grid._runtime_client
         found = runtime.PullTaskInput(PullTaskInputRequest())
-        TaskIdentity.task_id, TaskIdentity.run_id = found.task_id, found.run.run_id
+        TaskIdentity.task_id = found.task_id
+        TaskIdentity.run_id = found.run.run_id
         TaskIdentity.node_id = found.context.node_id
         self.grid.set_run(run_from_proto(found.run))
         self._heart = HeartbeatSender(make_task_heartbeat_fn_http(runtime))
@@ -428,7 +437,8 @@ class RunGrid:
 
     def close(self) -> None:
         """Report the run as completed."""
-        with suppress(RuntimeError):  # it has stopped already
+        # it may have stopped already
+        with suppress(RuntimeError):
             self._heart.stop()
         self.grid._retry_invoker.max_tries = 1
         with suppress(httpx.HTTPError, RuntimeError):
@@ -439,10 +449,12 @@ class RunGrid:
 
 def _wait_for(look: Callable[[], str], seconds: float = 20.0) -> str:
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while True:
+        found = look()
+        if found:
+            return found
         if time.monotonic() > deadline:
             raise UnalikeError(
                 f"Flower's SuperLink gave no task within {seconds:.0f} s; look into its log"
             )
         time.sleep(0.05)
-    return found

@@ -6,17 +6,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
+from flwr.app import ConfigRecord
+
 from unalike.core.codec import Malformed
 from unalike.federation.flower.flower_messages import pack, poll_after, unpack
 from unalike.federation.flower.internals import FAILURES, FleetConnection, Incoming, reason_of
 
-LONGEST_POLL = 2.0
+LONGEST_POLL_SECONDS = 2.0
 """Maximum seconds between two looks for a request."""
-RETRY, LONGEST_RETRY = 0.5, 15.0
+FIRST_RETRY_SECONDS = 0.5
 """Seconds between two attempts to connect; doubles up to the longest."""
-LATE_PIECE, PIECE_SECONDS = 0.02, 60.0
-"""Seconds after which a piece of a request that has not arrived is asked for again, and after which the request is dropped."""
-NODE = "node"
+LONGEST_RETRY_SECONDS = 15.0
+"""Maximum seconds between two attempts to connect."""
+PIECE_RETRY_SECONDS = 0.02
+"""Seconds after which a piece of a request that has not arrived is asked for again."""
+PIECE_SECONDS = 60.0
+"""Seconds after which a request is dropped that has not arrived as a whole."""
+NODE_FILE = "node"
 """The file in the site's folder with the number of its node in SuperLink."""
 
 
@@ -37,24 +43,29 @@ class SiteNode:
         limit: int,
         log: Callable[[str], None],
     ):
-        self.address, self.handle, self.limit, self.log = address, handle, limit, log
-        self._file = folder / NODE
-        self._identity = address, authority, key
-        self._said = ""
+        self.address = address
+        self.handle = handle
+        self.limit = limit
+        self.log = log
+        self._file = folder / NODE_FILE
+        self._authority = authority
+        self._key = key
+        self._last_line = ""
 
     def serve(self, stopped: Event) -> None:
         """Answer requests until `stopped` is set. A lost connection is made again."""
-        pause = RETRY
+        pause = FIRST_RETRY_SECONDS
         while not stopped.is_set():
             try:
                 with self._connected() as fleet:
                     self._say(f"connected to {self.address}")
-                    pause = RETRY
-                    with suppress(*FAILURES):  # the next attempt to connect says why
+                    pause = FIRST_RETRY_SECONDS
+                    # the next attempt to connect says why
+                    with suppress(*FAILURES):
                         self._answer_requests(fleet, stopped)
             except (*FAILURES, OSError) as error:
                 self._say(reason_of(error, self.address))
-                pause = min(2 * pause, LONGEST_RETRY)
+                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
             stopped.wait(pause)
 
     @contextmanager
@@ -64,7 +75,7 @@ class SiteNode:
         First it deactivates the node that a killed process or a lost connection has left: SuperLink would refuse another one until
         it has missed some heartbeats.
         """
-        with FleetConnection(*self._identity) as fleet:
+        with FleetConnection(self.address, self._authority, self._key) as fleet:
             number = self._file.read_text() if self._file.exists() else ""
             fleet.activate(int(number) if number.isdecimal() else None)
             self._file.write_text(str(fleet.node))
@@ -81,10 +92,11 @@ class SiteNode:
     def _answer_requests(self, fleet: FleetConnection, stopped: Event) -> None:
         since = time.monotonic()
         while not stopped.is_set():
-            asked = time.monotonic()
+            started = time.monotonic()
             incoming = fleet.receive()
             if incoming is None:
-                stopped.wait(asked + poll_after(since, LONGEST_POLL) - time.monotonic())
+                next_look = started + poll_after(since, LONGEST_POLL_SECONDS)
+                stopped.wait(next_look - time.monotonic())
                 continue
             try:
                 request = self._fetched(fleet, incoming)
@@ -97,15 +109,20 @@ class SiteNode:
 
     def _fetched(self, fleet: FleetConnection, incoming: Incoming) -> bytes | None:
         """The request; None if it does not arrive."""
+
+        def pull(piece: str) -> ConfigRecord | None:
+            return fleet.pull(incoming, piece)
+
         deadline = time.monotonic() + PIECE_SECONDS
         while time.monotonic() < deadline:
-            request = unpack(incoming.pieces, lambda piece: fleet.pull(incoming, piece), self.limit)
+            request = unpack(incoming.pieces, pull, self.limit)
             if request is not None:
                 return request
-            time.sleep(LATE_PIECE)
+            time.sleep(PIECE_RETRY_SECONDS)
         return None
 
     def _say(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
+        """Log a line, unless it repeats the one before."""
+        if line != self._last_line:
+            self._last_line = line
             self.log(line)

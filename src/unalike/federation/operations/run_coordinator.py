@@ -51,16 +51,21 @@ def coordinate(
     `wait`: begin when the operator says `unalike federation run`. `beside` starts further child processes, such as sites on this
     machine. `again` is the command that continues the run, by default `unalike federation up`. `stay`: then wait for further runs.
     """
-    federation, network, log = folder.federation, folder.network, timed(log)
-    host, port = network.listen, port or network.port
+    federation = folder.federation
+    network = folder.network
+    host = network.listen
+    port = port or network.port
+    log = timed(log)
     if not folder.waiting and not stay:
         last = folder.queue[-1]
         log(f"nothing to do: all rounds are in {last.path}, report {last.page}")
         return None
     bypass_proxies_on_loopback()
     with folder.held():
+        # What sites would only see as a failed connection is said here.
         check_port(host, port, PORT_TAKEN)
-        if fault := folder.certificate_fault:
+        fault = folder.certificate_fault
+        if fault:
             raise UnalikeError(
                 f"the server's certificate {fault}, no site would connect; `unalike federation renew {folder.path}`"
             )
@@ -75,13 +80,13 @@ def coordinate(
                 f"{federation.name} is up at {host}:{port}; {len(folder.nodes)} sites enrolled, logs in {folder.logs}"
             )
             beside(supervisor)
-            told = -math.inf
+            last_warned = -math.inf
 
             def check() -> None:
-                nonlocal told
+                nonlocal last_warned
                 supervisor.check()
-                if time.monotonic() - told > 24 * 3600:
-                    told = time.monotonic()
+                if time.monotonic() - last_warned > DAY_SECONDS:
+                    last_warned = time.monotonic()
                     for line in folder.expiries:
                         log(line)
 
@@ -90,6 +95,8 @@ def coordinate(
             )
 
 
+DAY_SECONDS = 24 * 3600
+"""Seconds between two warnings that a certificate expires."""
 PORT_TAKEN = "end what has the port, or write another one into network.json and tell the sites (`unalike join --address`)"
 OWN_MACHINE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 """Rules of sites that are rehearsed on one machine: their results are those of a simulation, bit for bit."""
@@ -123,31 +130,21 @@ def locally(
     """
     port = free_port()
     folder = _folder(out, population, terms, own, port)
-    nodes = list(folder.nodes)
-    add_runs(folder.path, made := folder.federation, [made.method, *made.also], made.seeds)
+    names = list(folder.nodes)
+    federation = folder.federation
+    methods = [federation.method, *federation.also]
+    add_runs(folder.path, federation, methods, federation.seeds)
 
-    def sites(supervisor: Supervisor) -> None:
-        for name in nodes:
+    def start_sites(supervisor: Supervisor) -> None:
+        for name in names:
             home = out / "sites" / name
-            command = [
-                sys.executable,
-                "-c",
-                JOIN,
-                "join",
-                str(folder.bundles[name]),
-                "--folder",
-                str(home),
-                "--accept",
-            ]
-            command += [
-                "--data",
-                str((home / "data.npz").resolve()),
-                "--address",
-                f"127.0.0.1:{port}",
-            ]
+            command = [sys.executable, "-c", JOIN, "join", str(folder.bundles[name])]
+            command += ["--folder", str(home), "--accept"]
+            command += ["--data", str((home / "data.npz").resolve())]
+            command += ["--address", f"127.0.0.1:{port}"]
             supervisor.start(name, command, child_environment(OMP_NUM_THREADS="1"))
 
-    coordinate(folder, log, wait=wait, port=port, beside=sites, again=again)
+    coordinate(folder, log, wait=wait, port=port, beside=start_sites, again=again)
 
 
 def _folder(
@@ -158,19 +155,20 @@ def _folder(
     port: int,
 ) -> FederationFolder:
     """The federation's folder, new or from an earlier start. Raises `UnalikeError` if it holds another federation."""
-    sizes = dict(zip(_site_names(population.names), map(int, population.sizes), strict=True))
+    names = _site_names(population.names)
+    sizes = dict(zip(names, map(int, population.sizes), strict=True))
     schema = Schema.like(population.x, population.classes, population.task, population.encoding)
     terms = terms | {"data": schema}
     if (out / "federation.toml").exists():
+        # An earlier start goes on, but only under the same terms with the same sites.
         folder = FederationFolder(out)
         federation = folder.federation
-        given = {
-            name: value for name, value in terms.items() if (name, value) != ("message_bytes", None)
-        }
-        if (
-            replace(federation, **given) != federation
-            or {site.name: site.samples for site in federation.sites} != sizes
-        ):
+        given_terms = dict(terms)
+        if given_terms.get("message_bytes", 0) is None:
+            del given_terms["message_bytes"]
+        has_other_terms = replace(federation, **given_terms) != federation
+        earlier_sizes = {site.name: site.samples for site in federation.sites}
+        if has_other_terms or earlier_sizes != sizes:
             raise _another_federation(out)
     else:
         folder = FederationFolder.create(
@@ -183,11 +181,14 @@ def _folder(
             name="local",
             **terms,
         )
-    for name, client in zip(sizes, population):
+
+    # Each client's samples are in the folder of its site, as at a real one.
+    for name, client in zip(names, population):
         home = out / "sites" / name
         file = home / "data.npz"
         if not file.exists():
-            home.mkdir(parents=True, exist_ok=True, mode=0o700)  # private data
+            # private data
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_site(file, client, population.classes)
             SitePolicy.of(home / "site.toml", **OWN_MACHINE)
         elif file.read_bytes() != archive(client, population.classes):
@@ -197,13 +198,12 @@ def _folder(
 
 def _site_names(clients: Sequence[str]) -> list[str]:
     """The names of sites for these clients: their own as far as a site may have them, else site-1, site-2, ..."""
-    found = [slug(name) for name in clients]
-    own = found != [*map(client_name, range(len(found)))] and len({*found}) == len(found)
-    return (
-        found
-        if own and all(map(NAME.fullmatch, found))
-        else [f"site-{k + 1}" for k in range(len(found))]
-    )
+    names = [slug(name) for name in clients]
+    numbered = [client_name(number) for number in range(len(names))]
+    have_own_names = names != numbered and len(set(names)) == len(names)
+    if have_own_names and all(NAME.fullmatch(name) for name in names):
+        return names
+    return [f"site-{number + 1}" for number in range(len(names))]
 
 
 def _another_federation(out: Path) -> UnalikeError:
@@ -222,7 +222,8 @@ def archive(client: ClientData, classes: list[str] | None) -> bytes:
     arrays: dict[str, Any] = {"train_x": client.train[0], "train_y": client.train[1]}
     if client.test is not None:
         arrays |= {"test_x": client.test[0], "test_y": client.test[1]}
-    arrays |= {} if classes is None else {"classes": np.array(classes)}
+    if classes is not None:
+        arrays["classes"] = np.array(classes)
     file = io.BytesIO()
     np.savez(file, **{name: np.asarray(t) for name, t in arrays.items()})  # type: ignore[arg-type]
     return file.getvalue()

@@ -52,45 +52,58 @@ def join(
     from unalike.federation.site.site_policy import SitePolicy
     from unalike.federation.site.site_worker import SiteWorker
 
-    say, renew = timed(log), "ask the coordinator for a federation with a new one"
+    say = timed(log)
+
+    # 1. A look at the samples, before anything is connected.
     own = site_data_apart(bundle.federation, data, data_dir, bundle.site)
-    seen = looked_at(bundle.federation, own, accept)
-    for line in (
-        *seen,
-        *expiry("the certificate authority of the federation", bundle.authority, renew),
-    ):
+    for line in looked_at(bundle.federation, own, accept):
         say(line)
+    expires = expiry(
+        "the certificate authority of the federation",
+        bundle.authority,
+        remedy="ask the coordinator for a federation with a new one",
+    )
+    for line in expires:
+        say(line)
+
     _make_folder(folder)
     with locked(
         folder,
         f"a site runs in {folder} already: end it first; another site needs a bundle of its own",
     ):
+        # 2. The site's own rules, and its worker, which refuses samples that they exclude.
         policy = SitePolicy.of(folder / "site.toml")
         policy.limit_process()
         worker = SiteWorker(
             bundle.federation,
-            bundle.site,
-            bundle.key,
-            own,
-            state_folder(folder),
-            device,
-            say,
-            policy,
+            name=bundle.site,
+            key=bundle.key,
+            data=own,
+            folder=state_folder(folder),
+            device=device,
+            log=say,
+            policy=policy,
         )
         bundle.claim(folder)
-        write_bytes(folder / DATA, str((table_at(data, data_dir) or Path(data)).resolve()).encode())
+        data_file = table_at(data, data_dir) or Path(data)
+        write_bytes(folder / DATA, str(data_file.resolve()).encode())
         for line in policy.unused(own):
             say(line)
+
+        # 3. The connection, which lasts until this process is ended.
         say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")
-        identity, limit = (
-            (address, bundle.authority, bundle.node_key),
-            bundle.federation.message_bytes,
-        )
         bypass_proxies_on_loopback()
         with exit_at_sigterm():
-            SiteNode(folder, *identity, logged(worker, say), limit, say).serve(
-                worker.done if until_done else Event()
+            node = SiteNode(
+                folder,
+                address=address,
+                authority=bundle.authority,
+                key=bundle.node_key,
+                handle=logged(worker, say),
+                limit=bundle.federation.message_bytes,
+                log=say,
             )
+            node.serve(worker.done if until_done else Event())
 
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
@@ -98,10 +111,8 @@ def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: s
     from unalike.federation.protocol.roster import site_population
 
     own = site_data(federation, data, data_dir, site)
-    population, lines = (
-        site_population(federation, federation.number(site), own),
-        looked_at(federation, own, True),
-    )
+    population = site_population(federation, federation.number(site), own)
+    lines = looked_at(federation, own, accept=True)
     for method in dict.fromkeys((federation.method, *federation.also)):
         lines += _wire_of(replace(federation, method=method), population)
     return [
@@ -115,20 +126,23 @@ def _wire_of(federation: Federation, population: Population) -> list[str]:
     from unalike.federation.protocol.roster import run_config_of
 
     run_config = run_config_of(federation, population, proxy=(population.x, population.y))
-    items = (
-        masked_wire(federation, run_config) if federation.secure_aggregation else run_config.wire
-    )
-    rows = [(i.direction, i.what, i.bytes, "once" if i.once else "per round") for i in items]
-    lines = [
-        f"{'leaves' if way == 'up' else 'comes':7} {what:40} {size:>12,} bytes {when}"
-        for way, what, size, when in rows
-    ]
+    items = run_config.wire
+    if federation.secure_aggregation:
+        items = masked_wire(federation, run_config)
+    lines = []
+    for item in items:
+        way = "leaves" if item.direction == "up" else "comes"
+        when = "once" if item.once else "per round"
+        lines.append(f"{way:7} {item.what:40} {item.bytes:>12,} bytes {when}")
     rounds = f"{federation.rounds} round{'s' * (federation.rounds != 1)}"
-    return [f"{federation.name}: {federation.method}, {rounds}", *sorted(lines, reverse=True)]
+    # what leaves comes before what comes in
+    lines.sort(reverse=True)
+    return [f"{federation.name}: {federation.method}, {rounds}", *lines]
 
 
 def _make_folder(folder: Path) -> None:
-    os.umask(0o077)  # state, personal models and secrets are the owner's
+    # state, personal models and secrets are the owner's
+    os.umask(0o077)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -142,14 +156,15 @@ def logged(worker: "SiteWorker", log: Log) -> Callable[[bytes], bytes]:
     """The worker's handler, with a log line for each message that it answers: what it was asked, as its journal has it."""
 
     def handle(message: bytes) -> bytes:
-        started, before = time.monotonic(), worker.journal.newest
-        reply, entry = worker.handle(message), worker.journal.newest
-        what = "the same again" if entry is before else _done(entry)
+        started = time.monotonic()
+        entry_before = worker.journal.newest
+        reply = worker.handle(message)
+        entry = worker.journal.newest
+        # a reply that was stored has no new entry
+        what = "the same again" if entry is entry_before else _done(entry)
         if what:
-            seconds = time.monotonic() - started
-            log(
-                f"{what}; {len(message) / 1e3:.1f} kB came, {len(reply) / 1e3:.1f} kB left, {seconds:.1f} s"
-            )
+            kilobytes = f"{len(message) / 1e3:.1f} kB came, {len(reply) / 1e3:.1f} kB left"
+            log(f"{what}; {kilobytes}, {time.monotonic() - started:.1f} s")
         return reply
 
     return handle
@@ -159,10 +174,14 @@ def _done(entry: dict[str, Any]) -> str:
     """The work that an entry of the journal tells of, its round as the coordinator counts; "" if another line says it."""
     if entry["event"] == "declined" or entry["kind"] == NOTICE:
         return ""
-    done = ["trained"] * entry["trained"] + ["evaluated"] * bool(entry["evaluated"])
-    step = f"step {entry['step']}, " * (entry["step"] > 1)
-    return (
-        f"{step}round {entry['round'] + entry['trained']}: {' and '.join(done)}"
-        if done
-        else f"answered {entry['kind']}"
-    )
+    work = []
+    if entry["trained"]:
+        work.append("trained")
+    if entry["evaluated"]:
+        work.append("evaluated")
+    if not work:
+        return f"answered {entry['kind']}"
+    # An evaluation alone is of the model after the round before.
+    round = entry["round"] + entry["trained"]
+    step = f"step {entry['step']}, " if entry["step"] > 1 else ""
+    return f"{step}round {round}: {' and '.join(work)}"

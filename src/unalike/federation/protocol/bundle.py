@@ -16,9 +16,22 @@ from unalike.federation.security.certificates import replace_private, write_priv
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
 from unalike.federation.security.site_keys import NODE, SIGNING, read_private
 
-FILES = ("site.json", SIGNING, NODE, "ca.pem", "federation.toml")
-DAMAGED = (zipfile.BadZipFile, zlib.error, LZMAError)
-UNREADABLE = (*DAMAGED, OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError)
+ABOUT = "site.json"
+AUTHORITY = "ca.pem"
+AGREED = "federation.toml"
+FILES = (ABOUT, SIGNING, NODE, AUTHORITY, AGREED)
+"""The files in a bundle; the two keys are missing where the site has made them."""
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    LZMAError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    TypeError,
+)
 """Errors of reading a file that is no archive, or a damaged one; NotImplementedError is a RuntimeError."""
 MAX_FILE_BYTES = 4 << 20
 """Maximum bytes of a file in a bundle; a federation file lists every site."""
@@ -51,15 +64,13 @@ class Bundle:
                 f"the federation file would have more than {MAX_FILE_BYTES} bytes, too much for a bundle; agree on fewer columns, "
                 "categories or words, or on numbers (.npz)"
             )
+        contents = {ABOUT: json.dumps({"site": site, "address": address}).encode()}
+        contents |= keys
+        contents[AUTHORITY] = authority
+        contents[AGREED] = text.encode()
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
-            about = json.dumps({"site": site, "address": address}).encode()
-            for name, content in {
-                FILES[0]: about,
-                **keys,
-                FILES[-2]: authority,
-                FILES[-1]: text.encode(),
-            }.items():
+            for name, content in contents.items():
                 archive.writestr(zipfile.ZipInfo(name), content)
         write_private(path, file.getvalue())
 
@@ -67,23 +78,14 @@ class Bundle:
     def read(cls, path: Path, folder: Path | None = None) -> Self:
         """Read a bundle, under strict limits; keys that it lacks are in the site's `folder`. Raises `UnalikeError`."""
         try:
-            with zipfile.ZipFile(path) as archive:
-                infos = {info.filename: info for info in archive.infolist()}
-                made_here = not infos.keys() & {SIGNING, NODE}
-                expected = [name for name in FILES if not (made_here and name in (SIGNING, NODE))]
-                if sorted(i.filename for i in archive.infolist()) != sorted(expected):
-                    raise UnalikeError(
-                        f"{path} is not a site's bundle; expected exactly {', '.join(FILES)} in it"
-                    )
-                if max(info.file_size for info in infos.values()) > MAX_FILE_BYTES:
-                    raise UnalikeError(
-                        f"{path} holds a file of more than {MAX_FILE_BYTES} bytes; it is not a site's bundle"
-                    )
-                contents = {name: _content(archive, infos[name]) for name in expected}
-            contents |= read_private(folder or path.with_suffix("")) if made_here else {}
-            about = json.loads(contents["site.json"])
-            site, address = str(about["site"]), str(about["address"])
-            federation = Federation.of(tomllib.loads(contents["federation.toml"].decode()))
+            contents = _contents(path)
+            # the private keys of a site that has made them have never left it
+            if SIGNING not in contents:
+                contents |= read_private(folder or path.with_suffix(""))
+            about = json.loads(contents[ABOUT])
+            site = str(about["site"])
+            address = str(about["address"])
+            federation = Federation.of(tomllib.loads(contents[AGREED].decode()))
             key = private_key(contents[SIGNING].decode())
         except UnalikeError:
             raise
@@ -91,27 +93,57 @@ class Bundle:
             raise UnalikeError(
                 f"cannot read the bundle {path}: {error}; ask for it again"
             ) from None
+
         enrolled = federation.site(site)
         if enrolled is None or enrolled.key != public_text(key):
             raise UnalikeError(
                 f"{path}: its federation file does not know site {site!r} with this key; ask for it again"
             )
-        return cls(site, address, key, contents[NODE], contents["ca.pem"], federation)
+        return cls(
+            site=site,
+            address=address,
+            key=key,
+            node_key=contents[NODE],
+            authority=contents[AUTHORITY],
+            federation=federation,
+        )
 
     def claim(self, folder: Path) -> None:
         """Mark the folder as this site's in this federation. Raises `UnalikeError` if it is another's."""
-        for name, content in (("site", self.site.encode()), ("ca.pem", self.authority)):
+        for name, content in (("site", self.site.encode()), (AUTHORITY, self.authority)):
             file = folder / name
             if not file.exists():
-                replace_private(
-                    file, content
-                )  # atomic: half of the file would look like another site's
+                # written as a whole: half of the file would look like another site's
+                replace_private(file, content)
             elif file.read_bytes() != content:
                 raise UnalikeError(
                     f"{folder} belongs to another site or federation; choose another --folder"
                 )
 
 
-def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    with archive.open(info) as file:
-        return file.read(MAX_FILE_BYTES)
+def _contents(path: Path) -> dict[str, bytes]:
+    """The files in a bundle by name. Raises `UnalikeError` for an archive with other files, or too large ones."""
+    with zipfile.ZipFile(path) as archive:
+        infos = {info.filename: info for info in archive.infolist()}
+
+        # A site that has made its keys gets a bundle without any; one of the two alone is no bundle.
+        expected = list(FILES)
+        if SIGNING not in infos and NODE not in infos:
+            expected = [ABOUT, AUTHORITY, AGREED]
+        # by the list and not by `infos`: a name may be in an archive twice
+        names = [info.filename for info in archive.infolist()]
+        if sorted(names) != sorted(expected):
+            raise UnalikeError(
+                f"{path} is not a site's bundle; expected exactly {', '.join(FILES)} in it"
+            )
+
+        # An archive of some bytes can unpack to many; what it says about its files may be false.
+        if max(info.file_size for info in infos.values()) > MAX_FILE_BYTES:
+            raise UnalikeError(
+                f"{path} holds a file of more than {MAX_FILE_BYTES} bytes; it is not a site's bundle"
+            )
+        contents = {}
+        for name in expected:
+            with archive.open(infos[name]) as file:
+                contents[name] = file.read(MAX_FILE_BYTES)
+        return contents

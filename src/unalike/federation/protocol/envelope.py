@@ -18,12 +18,14 @@ from unalike.core.types import Tree
 from unalike.federation.security.keys import PrivateKey, PublicKey
 
 MAGIC = b"UNALIKE1"
-SIGNATURE = 64
-HEAD = 4096
-"""Maximum bytes of a head."""
+SIGNATURE_BYTES = 64
+LENGTH_BYTES = 2
+"""Bytes of the number that says how long the head is."""
+MAX_HEAD_BYTES = 4096
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Valid names of runs, sites and kinds. They are safe as file names; nothing else from a message becomes part of a path."""
-HEX = re.compile(r"(?:[0-9a-f]{64})?")
+DIGEST = re.compile(r"(?:[0-9a-f]{64})?")
+"""A digest, or none."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Head:
             value = getattr(self, what)
             if type(value) is not int or not 0 <= value < 2**31:
                 raise Malformed(f"{what} {str(value)[:40]!a}; expected a number from 0 to 2**31")
-        if not isinstance(self.answers, str) or not HEX.fullmatch(self.answers):
+        if not isinstance(self.answers, str) or not DIGEST.fullmatch(self.answers):
             raise Malformed("`answers` is not a digest")
 
     @property
@@ -73,47 +75,58 @@ class Envelope:
 def seal(head: Head, facts: Facts, tensors: Tree, key: PrivateKey) -> bytes:
     """Build and sign a message."""
     body = pack(facts, tensors)
-    text = json.dumps(
-        asdict(head) | {"bytes": len(body), "body": digest(body)}, separators=(",", ":")
-    ).encode()
-    signed = MAGIC + len(text).to_bytes(2, "little") + text
+    fields = asdict(head) | {"bytes": len(body), "body": digest(body)}
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    signed = MAGIC + len(text).to_bytes(LENGTH_BYTES, "little") + text
     return b"".join([signed, key.sign(signed), body])
 
 
 def unseal(message: bytes, key: PublicKey, limits: Limits = Limits()) -> Envelope:  # noqa: B008  (immutable)
     """Verify that the owner of `key` signed the message and that nothing was changed. Raises `Malformed`."""
+    # 1. It has the form and size of a message. Nothing in it is read yet but the length of the head.
     if len(message) > limits.bytes:
         raise Malformed(f"{len(message)} bytes; expected at most {limits.bytes}")
-    start = len(MAGIC) + 2
+    start = len(MAGIC) + LENGTH_BYTES
     if message[: len(MAGIC)] != MAGIC or len(message) < start:
         raise Malformed("not a message of a federation")
-    end = start + int.from_bytes(message[len(MAGIC) : start], "little")
-    if end - start > HEAD or len(message) < end + SIGNATURE:
+    end = _end_of_head(message)
+    if end - start > MAX_HEAD_BYTES or len(message) < end + SIGNATURE_BYTES:
         raise Malformed(
-            f"a head of {end - start} bytes in a message of {len(message)}; expected at most {HEAD}"
+            f"a head of {end - start} bytes in a message of {len(message)}; expected at most {MAX_HEAD_BYTES}"
         )
+
+    # 2. The signature comes before any parsing: only the owner of the key can give the parser something to read.
     try:
-        key.verify(message[end : end + SIGNATURE], message[:end])
+        key.verify(message[end : end + SIGNATURE_BYTES], message[:end])
     except InvalidSignature:
         raise Malformed("the signature is not by the key that was enrolled") from None
-    fields, body = read_json(message[start:end]), memoryview(message)[end + SIGNATURE :]
-    if (fields.pop("bytes", None), fields.pop("body", None)) != (len(body), digest(body)):
+
+    # 3. The body is the one that the head was signed with.
+    fields = read_json(message[start:end])
+    body = memoryview(message)[end + SIGNATURE_BYTES :]
+    signed_body = (fields.pop("bytes", None), fields.pop("body", None))
+    if signed_body != (len(body), digest(body)):
         raise Malformed("the body is not the one that was signed")
+
+    # 4. The head has the fields of a head, each of its kind.
     try:
         head = Head(**fields)
     except TypeError:
         raise Malformed(
             f"a head with the fields {', '.join(fields)[:200]!a}; expected {', '.join(Head.__annotations__)}"
         ) from None
-    return Envelope(head, body, identity(message))
+    return Envelope(head, body, digest=identity(message))
 
 
 def identity(message: bytes) -> str:
     """The digest of a message, over head and signature only: the head contains the digest of the body."""
-    start = len(MAGIC) + 2
-    return digest(
-        message[: start + int.from_bytes(message[len(MAGIC) : start], "little") + SIGNATURE]
-    )
+    return digest(message[: _end_of_head(message) + SIGNATURE_BYTES])
+
+
+def _end_of_head(message: bytes) -> int:
+    """The place behind the head, by the length in front of it."""
+    start = len(MAGIC) + LENGTH_BYTES
+    return start + int.from_bytes(message[len(MAGIC) : start], "little")
 
 
 def digest(data: bytes | memoryview) -> str:

@@ -86,7 +86,8 @@ class Schema:
             )
         if self.task != "classification" and self.classes is not None:
             raise ValueError(f"classes mean nothing for the task {self.task}: leave them out")
-        if len(set(self.names or ())) < len(self.names or ()):
+        names = self.names or []
+        if len(set(names)) < len(names):
             raise ValueError("two classes have one name")
         if self.encoding is not None and self.shape != (self.encoding.width,):
             raise ValueError(f"the encoding makes samples of shape {[self.encoding.width]}")
@@ -97,9 +98,14 @@ class Schema:
         cls, samples: Tensor, classes: Sequence[str] | None, task: Task, encoding: Encoding | None
     ) -> Self:
         """The schema of samples [N, ...] of a task; only those of a classification have classes."""
-        named = tuple(classes or ()) if task.name == "classification" else None
         kind: Any = task.name
-        return cls(tuple(samples.shape[1:]), named, kind, not samples.is_floating_point(), encoding)
+        return cls(
+            shape=tuple(samples.shape[1:]),
+            classes=tuple(classes or ()) if task.name == "classification" else None,
+            task=kind,
+            tokens=not samples.is_floating_point(),
+            encoding=encoding,
+        )
 
     @property
     def names(self) -> list[str] | None:
@@ -108,10 +114,9 @@ class Schema:
             return None
         if self.task == "binary":
             return ["False", "True"]
-        return [
-            str(c)
-            for c in (range(self.classes) if isinstance(self.classes, int) else self.classes or ())
-        ]
+        if isinstance(self.classes, int):
+            return [str(number) for number in range(self.classes)]
+        return list(self.classes or ())
 
 
 @validated
@@ -172,21 +177,24 @@ class Federation(
 
     def _check_secure_aggregation(self, recording: Recording | None) -> None:
         """Raise `ValueError` for terms under which a coordinator could learn, or would have to know, single updates."""
+        if not self.secure_aggregation:
+            if self.threshold is not None:
+                raise ValueError(
+                    "a threshold means nothing without secure aggregation: leave it out"
+                )
+            return
+        # More than half: two sums of one round would have a site in common, which gives shares for one of them alone.
         count, least = len(self.sites), self.least_sum
-        if not self.secure_aggregation and self.threshold is not None:
-            raise ValueError("a threshold means nothing without secure aggregation: leave it out")
-        if self.secure_aggregation and (
-            count < 3 or not count < 2 * least <= 2 * self.asked(count)
-        ):
+        if count < 3 or not count < 2 * least <= 2 * self.cohort_size(count):
             raise ValueError(
                 f"threshold {least} of {count} sites; secure aggregation expects 3 sites or more, a threshold of more than half of "
-                f"them, and at least as many in a round (participation: {self.asked(count)})"
+                f"them, and at least as many in a round (participation: {self.cohort_size(count)})"
             )
-        if self.secure_aggregation and recording is not None and recording.needs_updates:
+        if recording is not None and recording.needs_updates:
             raise ValueError(
                 f"record = {self.record!r} needs single updates, which secure aggregation hides"
             )
-        if self.secure_aggregation and self.open:
+        if self.open:
             raise ValueError(
                 "secure aggregation needs all sites' keys in every bundle; expected a federation that is not open"
             )
@@ -252,26 +260,28 @@ class Federation(
     @property
     def variants(self) -> dict[str, Self]:
         """The federation with each method and seed that are agreed on, by its `terms`; itself first."""
-        methods, seeds = (
-            dict.fromkeys((self.method, *self.also)),
-            range(self.seed, self.seed + self.seeds),
-        )
-        found = [replace(self, method=method, seed=seed) for method in methods for seed in seeds]
-        return {federation.terms: federation for federation in found}
+        by_terms = {}
+        for method in dict.fromkeys((self.method, *self.also)):
+            for seed in range(self.seed, self.seed + self.seeds):
+                variant = replace(self, method=method, seed=seed)
+                by_terms[variant.terms] = variant
+        return by_terms
 
     @property
     def least_sum(self) -> int:
         """Fewest sites in a sum, and fewest that unmask one, with secure aggregation."""
         return self.threshold or 2 * len(self.sites) // 3 + 1
 
-    def asked(self, eligible: int) -> int:
+    def cohort_size(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""
         return _count(self.participation, eligible, lambda share: math.floor(share + 0.5))
 
-    def enough(self, asked: int) -> int:
+    def answers_needed(self, asked: int) -> int:
         """Number of valid updates that complete a round, at least one."""
         return _count(self.quorum, asked, lambda share: math.ceil(share - 1e-9))
 
 
 def _count(wanted: float | int, of: int, rounded: Callable[[float], int]) -> int:
-    return min(of, max(1, wanted if isinstance(wanted, int) else rounded(wanted * of)))
+    """A number of sites, or a share of so many; at least one, at most all."""
+    number = wanted if isinstance(wanted, int) else rounded(wanted * of)
+    return min(of, max(1, number))

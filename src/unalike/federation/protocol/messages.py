@@ -1,4 +1,14 @@
-"""Requests of the coordinator to a site: plain facts beside the tensors, checked on arrival."""
+"""Requests of the coordinator to a site: plain facts beside the tensors, checked on arrival.
+
+The way of a request and its answer:
+
+1. Coordinator, `round_request.py`: `RoundRequests.request` makes the facts (one of the classes below) and the tensors.
+2. `mailbox.py`: `Mailbox.send` signs them as an envelope (`envelope.py`) and remembers its digest; a transport carries the bytes.
+3. Site, `site_worker.py`: `SiteWorker.handle` verifies the signature, checks run, terms and rules, and does what is asked.
+   It signs the answer, which names the request by its digest, and stores it before it is sent.
+4. `mailbox.py`: `Mailbox.receive` lets pass the first answer to a request that is open, and reports all else.
+5. `exchange.py`: `Exchange` has it checked (`RoundRequests.read`) and stored, and waits for the other sites.
+"""
 
 import platform
 from dataclasses import asdict
@@ -26,8 +36,10 @@ NOTICES = {
     "stopped": "the coordinator was stopped; this site waits until it is up again",
 }
 """What a coordinator can say -> the line that a site prints."""
-ANSWER, UNABLE = "answer", "unable"
-"""The two kinds of replies: the site did what was asked, or says by a code that it cannot and may still answer later."""
+ANSWER = "answer"
+"""The kind of a reply of a site that did what was asked."""
+UNABLE = "unable"
+"""The kind of a reply that says by a code that the site cannot do it; it may still answer later."""
 
 REASONS = {
     "disk": "it cannot read or write its files; is its disk full?",
@@ -55,8 +67,12 @@ class Declined(UnalikeError):
 
 def versions() -> dict[str, str]:
     """The versions of the protocol, unalike, torch and Python on this machine."""
-    own = {"protocol": PROTOCOL, "unalike": __version__}
-    return own | {"torch": str(torch.__version__), "python": platform.python_version()}
+    return {
+        "protocol": PROTOCOL,
+        "unalike": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
 
 
 @validated

@@ -40,21 +40,16 @@ class Roster:
     sites: dict[str, SampleCounts]
 
     def save(self, path: Path) -> None:
-        write_bytes(
-            path,
-            json.dumps(
-                {"run": self.run, "sites": {n: asdict(s) for n, s in self.sites.items()}}
-            ).encode(),
-        )
+        sites = {name: asdict(counts) for name, counts in self.sites.items()}
+        write_bytes(path, json.dumps({"run": self.run, "sites": sites}).encode())
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read it; without a name and sites if there is no file. Raises `UnalikeError` for a damaged file."""
         try:
-            found = json.loads(path.read_text())
-            return cls(
-                found["run"], {name: SampleCounts(**s) for name, s in found["sites"].items()}
-            )
+            values = json.loads(path.read_text())
+            sites = {name: SampleCounts(**counts) for name, counts in values["sites"].items()}
+            return cls(values["run"], sites)
         except FileNotFoundError:
             return cls("", {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -73,34 +68,29 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
 
     All indices refer to one sample of zeros.
     """
-    none = SampleCounts(0, 0, 0)
-    counts = [roster.sites.get(site.name, none) for site in federation.sites]
-    train, test, val = (
-        Ragged.zeros(np.array([getattr(s, part) for s in counts])) for part in SPLITS
-    )
+    absent = SampleCounts(train=0, test=0, val=0)
+    counts = [roster.sites.get(site.name, absent) for site in federation.sites]
+    indices = {}
+    for split in SPLITS:
+        indices[split] = Ragged.zeros(np.array([getattr(site, split) for site in counts]))
     schema = federation.data
-    x = torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32)
-    y = torch.zeros(1, dtype=LABEL_TYPES[schema.task])
-    names = [site.name for site in federation.sites]
     return Population(
-        x,
-        y,
-        train,
-        test,
-        val,
-        names,
-        schema.names,
-        find_task(schema.task),
+        x=torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32),
+        y=torch.zeros(1, dtype=LABEL_TYPES[schema.task]),
+        train=indices["train"],
+        test=indices["test"],
+        val=indices["val"],
+        names=[site.name for site in federation.sites],
+        classes=schema.names,
+        task=find_task(schema.task),
         encoding=schema.encoding,
     )
 
 
 def site_population(federation: Federation, number: int, data: ClientData) -> Population:
     """The population as one site sees it: only it has samples. Raises `UnalikeError` for samples of another shape or type."""
-    schema, own = (
-        federation.data,
-        Population.of([data], federation.data.names, federation.data.task),
-    )
+    schema = federation.data
+    own = Population.of([data], schema.names, schema.task)
     if own.input_shape != tuple(schema.shape) or own.x.is_floating_point() == schema.tokens:
         kinds = {True: "whole numbers", False: "floats"}
         found = f"samples of shape {list(own.input_shape)}, {kinds[not own.x.is_floating_point()]}"
@@ -108,11 +98,17 @@ def site_population(federation: Federation, number: int, data: ClientData) -> Po
             f"found {found}; expected shape {list(schema.shape)}, {kinds[schema.tokens]}"
         )
 
-    def only(rows: Ragged) -> Ragged:
+    # The other sites are there, with their numbers, but without samples.
+    def only_here(rows: Ragged) -> Ragged:
         return Ragged.of(rows[0] if k == number else () for k in range(len(federation.sites)))
 
-    names = [site.name for site in federation.sites]
-    return replace(own, train=only(own.train), test=only(own.test), val=only(own.val), names=names)
+    return replace(
+        own,
+        train=only_here(own.train),
+        test=only_here(own.test),
+        val=only_here(own.val),
+        names=[site.name for site in federation.sites],
+    )
 
 
 COORDINATED = ("protocol", "stop", "budget", "select", "record")
@@ -139,11 +135,17 @@ def run_config_of(
         raise UnalikeError(
             f"{attack.name} is an attack, which a real federation does not carry out; simulate it with ua.run"
         )
-    least = federation.least_sum if federation.secure_aggregation else 1
-    share, eligible = federation.participation, max(1, int(np.count_nonzero(population.sizes)))
-    shared = options_of(SeedOptions, SharedRunOptions, RecordOptions).keys() - (
-        () if coordinated else COORDINATED
-    )
+    least_sum = federation.least_sum if federation.secure_aggregation else 1
+    eligible = max(1, int(np.count_nonzero(population.sizes)))
+    participation = federation.participation
+    if not isinstance(participation, float):
+        participation = federation.cohort_size(eligible) / eligible
+    fewest = federation.answers_needed(federation.cohort_size(len(federation.sites)))
+
+    # Agreed options apply on both sides, so that a site computes what the coordinator expects.
+    options = set(options_of(SeedOptions, SharedRunOptions, RecordOptions))
+    if not coordinated:
+        options -= set(COORDINATED)
     return configure_run(
         federation.method,
         population,
@@ -154,9 +156,9 @@ def run_config_of(
         test=test,
         proxy=proxy,
         rounds=federation.rounds,
-        participation=share if isinstance(share, float) else federation.asked(eligible) / eligible,
-        federated=max(least, federation.enough(federation.asked(len(federation.sites)))),
+        participation=participation,
+        federated=max(least_sum, fewest),
         executor="loop",
         device=device,
-        **{name: getattr(federation, name) for name in shared},
+        **{name: getattr(federation, name) for name in options},
     )

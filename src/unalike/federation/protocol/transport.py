@@ -2,6 +2,9 @@
 
 The coordinator sends requests to sites and receives replies; a site answers each request by `SiteWorker.handle`. The transport
 names the sender of a message (from its authenticated connection), and the signature inside must agree with it.
+
+`federation/flower` has the one that is used. The interface keeps Flower out of the coordinator, which imports nothing of it, and
+lets tests lose, repeat and delay messages without a socket.
 """
 
 from collections.abc import Collection, Iterable

@@ -7,14 +7,18 @@ from numpy.typing import NDArray
 
 from unalike._utils.errors import UnalikeError
 
+SECRET_BYTES = 32
+"""Bytes of a secret."""
 PRIME = 2**256 + 297
 """The least prime above 2^256: secrets of 32 bytes are elements of its field."""
-SHARE, RANDOM = 33, 48
-"""Bytes of a share, and random bytes of a coefficient: modulo the prime it differs from a uniform one by 2^-127."""
+SHARE_BYTES = 33
+"""Bytes of a share, an element of the field."""
+RANDOM_BYTES = 48
+"""Random bytes of a coefficient: modulo the prime it differs from a uniform one by 2^-127."""
+FRACTION_BITS = 32
+"""Bits of an encoded number after the point."""
 Words = NDArray[np.uint64]
 """A vector of integers modulo 2^64."""
-FRACTION = 32
-"""Bits of an encoded number after the point."""
 
 
 def split(secret: bytes, threshold: int, points: Sequence[int], random: bytes) -> list[bytes]:
@@ -22,13 +26,18 @@ def split(secret: bytes, threshold: int, points: Sequence[int], random: bytes) -
 
     Any `threshold` t of them give the secret of 32 bytes; fewer say nothing about it. `random` are 48 (t - 1) bytes for the a_i.
     """
-    pieces = [random[i : i + RANDOM] for i in range(0, RANDOM * (threshold - 1), RANDOM)]
+    coefficients = []
+    for start in range(0, RANDOM_BYTES * (threshold - 1), RANDOM_BYTES):
+        coefficients.append(int.from_bytes(random[start : start + RANDOM_BYTES]))
+    coefficients.append(int.from_bytes(secret))
+
+    # Horner's rule: the secret comes last, so that it is f(0).
     shares = []
     for x in points:
         value = 0
-        for piece in (*pieces, secret):
-            value = (value * x + int.from_bytes(piece)) % PRIME
-        shares.append(value.to_bytes(SHARE))
+        for coefficient in coefficients:
+            value = (value * x + coefficient) % PRIME
+        shares.append(value.to_bytes(SHARE_BYTES))
     return shares
 
 
@@ -36,11 +45,15 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     """The secret f(0) of shares f(x) by their points x, by Lagrange's interpolation; of false shares any 32 bytes."""
     total = 0
     for x, share in shares.items():
-        above = below = 1
+        # the polynomial that is 1 at x and 0 at the other points, at 0: above / below
+        above = 1
+        below = 1
         for other in shares.keys() - {x}:
-            above, below = above * other % PRIME, below * (other - x) % PRIME
+            above = above * other % PRIME
+            below = below * (other - x) % PRIME
         total += int.from_bytes(share) * above * pow(below, -1, PRIME)
-    return (total % PRIME % 2**256).to_bytes(32)
+    # False shares may give a number of the field that has no 32 bytes.
+    return (total % PRIME % 2**256).to_bytes(SECRET_BYTES)
 
 
 def encode(values: NDArray[np.float64], terms: int) -> Words:
@@ -49,15 +62,15 @@ def encode(values: NDArray[np.float64], terms: int) -> Words:
     The decoded sum S of K summands differs from their exact sum by at most K 2^-33 + 2^-53 |S|. Raises `UnalikeError` for values
     that are not finite or not below 2^31 / terms, with which no sum can overflow.
     """
-    if not bool(
-        (np.abs(values) < (limit := 2.0 ** (63 - FRACTION) / terms)).all()
-    ):  # not so for NaN
+    limit = 2.0 ** (63 - FRACTION_BITS) / terms
+    # in this form the comparison is false for NaN
+    if not bool((np.abs(values) < limit).all()):
         raise UnalikeError(
             f"a value of {np.abs(values).max():.3g} in a sum; expected less than {limit:.3g}"
         )
-    return np.rint(values * 2.0**FRACTION).astype(np.int64).view(np.uint64)
+    return np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64)
 
 
 def decode(total: Words) -> NDArray[np.float64]:
     """The values of an encoded sum."""
-    return total.view(np.int64) / 2.0**FRACTION
+    return total.view(np.int64) / 2.0**FRACTION_BITS

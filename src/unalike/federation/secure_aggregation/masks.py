@@ -16,15 +16,21 @@ from torch import Tensor
 
 from unalike.federation.secure_aggregation.arithmetic import Words
 
+KEY_BYTES = 32
+"""Bytes of a key, private, public or derived."""
+PROTOCOL = "unalike secure aggregation 1"
+"""Part of every digest, so that none of them can come from another protocol."""
+
 
 def context(*facts: Any) -> str:
     """Digest of plain facts."""
-    return hashlib.sha256(json.dumps(["unalike secure aggregation 1", *facts]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([PROTOCOL, *facts]).encode()).hexdigest()
 
 
 def derive(secret: bytes, *purpose: Any) -> bytes:
     """A key of 32 bytes for one purpose (HKDF with SHA-256, RFC 5869); those of different purposes are independent."""
-    return HKDF(SHA256(), 32, None, context(*purpose).encode()).derive(secret)
+    info = context(*purpose).encode()
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
 
 
 def public_half(private: bytes) -> bytes:
@@ -34,19 +40,22 @@ def public_half(private: bytes) -> bytes:
 
 def agree(private: bytes, public: Tensor) -> bytes:
     """The secret that two sites have in common (X25519, RFC 7748). Raises `ValueError` for a public key of small order."""
-    return X25519PrivateKey.from_private_bytes(private).exchange(
-        X25519PublicKey.from_public_bytes(raw(public))
-    )
+    own_key = X25519PrivateKey.from_private_bytes(private)
+    other_key = X25519PublicKey.from_public_bytes(raw(public))
+    return own_key.exchange(other_key)
 
 
 def stream(key: bytes, length: int) -> bytes:
     """`length` bytes of ChaCha20's stream (RFC 8439). A key may have one use only."""
-    return Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(length))
+    # Counter and nonce are zero: the key is what differs from one use to the next.
+    cipher = Cipher(ChaCha20(key, nonce=bytes(16)), mode=None)
+    return cipher.encryptor().update(bytes(length))
 
 
 def mask(secret: bytes, sum_context: str, length: int) -> Words:
     """The mask [length] that a secret gives in one sum."""
-    return np.frombuffer(stream(derive(secret, sum_context), 8 * length), np.uint64)
+    key = derive(secret, sum_context)
+    return np.frombuffer(stream(key, 8 * length), np.uint64)
 
 
 def raw(tensor: Tensor) -> bytes:
@@ -56,4 +65,5 @@ def raw(tensor: Tensor) -> bytes:
 
 def rows(data: Sequence[bytes]) -> Tensor:
     """Rows of equal length as a tensor [n, length] of bytes."""
-    return torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8).reshape(len(data), -1)
+    joined = bytearray(b"".join(data))
+    return torch.frombuffer(joined, dtype=torch.uint8).reshape(len(data), -1)

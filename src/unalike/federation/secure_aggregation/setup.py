@@ -11,7 +11,7 @@ from unalike.core.codec import checksum
 from unalike.core.types import Tree
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import Declined, MaskedTrainRequest
-from unalike.federation.secure_aggregation.masks import agree, context, raw
+from unalike.federation.secure_aggregation.masks import KEY_BYTES, agree, context, raw
 from unalike.federation.security.keys import public_key
 
 Keys = Mapping[str, Tensor]
@@ -44,26 +44,28 @@ class Setup:
 
     def check(self, federation: Federation, site: str, keys: Tensor, signature: Tensor) -> None:
         """Raise `Declined` for a site that is not enrolled, keys that it did not sign for this setup, and keys of small order."""
+        # A member is a site of the federation file, so that a coordinator cannot make up sites and open sums with their shares.
         enrolled = federation.site(site)
-        if (
-            enrolled is None
-            or enrolled.revoked
-            or keys.dtype != torch.uint8
-            or keys.shape != (1 + self.rounds, 32)
-        ):
+        are_all_keys = keys.dtype == torch.uint8 and keys.shape == (1 + self.rounds, KEY_BYTES)
+        if enrolled is None or enrolled.revoked or not are_all_keys:
             raise Declined(
                 "sum",
                 f"no site {site[:64]!r} is enrolled, or it has other than {1 + self.rounds} keys",
             )
+
+        # The site itself has made these keys, and for this setup.
         try:
             public_key(enrolled.key).verify(raw(signature), self.signed(site, keys))
         except InvalidSignature:
             raise Declined(
                 "sum", f"keys of {site!r} that its enrolled key did not sign for this setup"
             ) from None
+
+        # With a key of small order the common secret would not depend on the other site's key: any private key shows it.
+        any_private = bytes(KEY_BYTES)
         try:
             for key in keys:
-                agree(bytes(32), key)
+                agree(any_private, key)
         except ValueError:
             raise Declined(
                 "sum", f"a key of {site!r} with which every site would agree on the same secret"
@@ -75,14 +77,24 @@ class Setup:
         Masks are derived with it. So a coordinator that sends the sites different models or lists gets noise (model inconsistency,
         Pasquini et al. 2022). `tensors` are those of the request that are sent in every round; `asked.fixed` stands for the others.
         """
-        common = asked.method, asked.round, asked.cohort, asked.clients, asked.samples, asked.fixed
-        return context("sum", asdict(self), round, common, checksum(tensors), keys_digest(keys))
+        common_fields = (
+            asked.method,
+            asked.round,
+            asked.cohort,
+            asked.clients,
+            asked.samples,
+            asked.fixed,
+        )
+        return context(
+            "sum", asdict(self), round, common_fields, checksum(tensors), keys_digest(keys)
+        )
 
 
 def check_sites(names: Sequence[str], federation: Federation, keys: Keys) -> None:
     """Raise `Declined` for a list of sites that is too short, or names sites twice or others than those with keys."""
     least = federation.least_sum
-    if len(names) < least or len({*names}) < len(names) or not {*names} <= keys.keys():
+    has_repeated = len(set(names)) < len(names)
+    if len(names) < least or has_repeated or not set(names) <= keys.keys():
         raise Declined(
             "sum",
             f"sites {', '.join(names)[:200]}; expected {least} or more members of the setup, each once",

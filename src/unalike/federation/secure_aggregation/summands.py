@@ -19,41 +19,48 @@ from unalike.runtime.stages.model_group import ModelGroup
 from unalike.training.server.server_round import SumWeights
 from unalike.training.server.summed_updates import StreamingSum
 
-WEIGHT, LOSS = "weight", "loss"
-"""The sums of the weights, and of the training losses times the numbers of samples."""
+WEIGHT = "weight"
+"""The term whose sum is that of the weights."""
+LOSS = "loss"
+"""The term whose sum is that of the training losses times the numbers of samples."""
 
 
 def check_summed(step: Step, settings: StageSettings) -> None:
     """Raise `UnalikeError` for a step of a plan whose server half reads more than sums over the sites."""
-    if reason := _reads(step, settings):
+    reason = _why_not_summed(step, settings)
+    if reason:
         raise UnalikeError(
             f"secure aggregation shows sums over the sites alone, and {reason}; choose another method"
         )
 
 
-def _reads(step: Step, settings: StageSettings) -> str:
+def _why_not_summed(step: Step, settings: StageSettings) -> str:
+    """What of single sites a step reads; empty if sums are enough for it."""
     if isinstance(step, QueryStep):
         return f"step {step.name!r} reads the answer of each site to {step.query!r}"
-    method, model = step.method, step.model or settings.model
     if step.groups is not None:
         return f"stage {step.name!r} divides the sites into groups, each with a sum of its own"
-    for p in method.parts:
-        if p.needs != "sums" or (p is method.aggregator and not method.combines_by_weighted_sum):
-            return f"{p.name} reads {'how far apart the updates are' if p.needs == 'spread' else 'each update'}"
-        if p.shares:
-            return f"{p.name} reads {' and '.join(p.shares)} of each site"
-        if overrides(p, "address"):
-            return f"{p.name} sends messages of its own to each site"
+
+    method = step.method
+    model = step.model or settings.model
+    for part in method.parts:
+        is_other_rule = part is method.aggregator and not method.combines_by_weighted_sum
+        if part.needs != "sums" or is_other_rule:
+            what = "how far apart the updates are" if part.needs == "spread" else "each update"
+            return f"{part.name} reads {what}"
+        if part.shares:
+            return f"{part.name} reads {' and '.join(part.shares)} of each site"
+        if overrides(part, "address"):
+            return f"{part.name} sends messages of its own to each site"
+
     if model.buffers and settings.buffers == "first":
         return "buffers='first' reads the buffers of one site"
-    whole = method.shared_names(
-        [n for n, b in model.buffers.items() if not b.is_floating_point()], model
-    )
-    return (
-        f"the largest {whole[0]} is no sum: use buffers='local'"
-        if whole and settings.buffers == "average"
-        else ""
-    )
+    # Buffers of whole numbers, such as counts of batches, are not averaged: the largest one counts.
+    whole_buffers = [name for name, b in model.buffers.items() if not b.is_floating_point()]
+    largest = method.shared_names(whole_buffers, model)
+    if largest and settings.buffers == "average":
+        return f"the largest {largest[0]} is no sum: use buffers='local'"
+    return ""
 
 
 def own_weights(group: ModelGroup, ids: Sequence[int], members: Members) -> SumWeights:
@@ -63,7 +70,8 @@ def own_weights(group: ModelGroup, ids: Sequence[int], members: Members) -> SumW
     importance is exact.
     """
     weights, coefficients, importance = [], [], []
-    expected, server = group.client_pool.expected, group.server_round
+    expected = group.client_pool.expected
+    server = group.server_round
     for client, samples in zip(ids, group.client_pool.counts(ids), strict=True):
         alone = server.sum_weights(expected([client], members))
         # client -1 is the one with one sample
@@ -93,6 +101,7 @@ def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights)
     )
     total.add(weights.ids, map_tensors(lambda t: t[None], client_update))
     sums = total.updates
+    # A site refuses its own update where a server would: behind a mask nobody else can.
     for why in sums.refused.values():
         raise UnalikeError(why)
     folded = {f"folded.{part}": t for part, t in sums.folded.items()}

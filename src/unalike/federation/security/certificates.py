@@ -21,22 +21,27 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import writing
 
-PRIVATE = 0o600
-USES = (
-    *(
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-    ),
-    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+PRIVATE_MODE = 0o600
+"""Only the owner of the file reads and writes it."""
+KEY_USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
 )
 """The key usages of X.509; a certificate states each as allowed or not."""
-EXPIRY_WARNING = 60
+EXPIRY_WARNING_DAYS = 60
 """Days before a certificate expires from which on coordinator and sites warn."""
-AUTHORITY_YEARS, SERVER_YEARS = 10.0, 2.0
-"""Validity of certificates. Sites have the authority's in their bundles; the server's is renewed without new bundles."""
+AUTHORITY_YEARS = 10.0
+"""Validity of the authority's certificate, which sites have in their bundles."""
+SERVER_YEARS = 2.0
+"""Validity of the server's certificate, which is renewed without new bundles."""
+DAY_SECONDS = 86400
 
 
 def authority(
@@ -46,8 +51,9 @@ def authority(
     key = node_key()
     subject = _name(f"{name} authority")
     usage = _usage(key_cert_sign=True, crl_sign=True)
+    # it signs itself, and nothing that signs others
     certificate = (
-        _builder(subject, subject, key, years)
+        _builder(subject=subject, issuer=subject, key=key, years=years)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA384())
@@ -62,20 +68,23 @@ def server(
     years: float = SERVER_YEARS,
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """A server's key and certificate for these names and addresses, and always for this machine's (localhost)."""
-    mine = node_key()
-    names = [_host(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"])]
+    server_key = node_key()
+    subject = _name(hosts[0] if hosts else "localhost")
+    # the coordinator's own processes connect to it on this machine
+    all_hosts = dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"])
+    names = x509.SubjectAlternativeName([_host(host) for host in all_hosts])
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    signed_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     certificate = (
-        _builder(_name(hosts[0] if hosts else "localhost"), issuer.subject, mine, years)
+        _builder(subject=subject, issuer=issuer.subject, key=server_key, years=years)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
-        )
+        .add_extension(usage, critical=False)
+        .add_extension(names, critical=False)
+        .add_extension(signed_by, critical=False)
         .sign(key, hashes.SHA384())
     )
-    return mine, certificate
+    return server_key, certificate
 
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
@@ -98,14 +107,14 @@ def read(key: bytes, certificate: bytes) -> tuple[ec.EllipticCurvePrivateKey, x5
 
 
 def why_untrusted(
-    mine: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: bytes
+    key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, authority: bytes
 ) -> str:
     """The reason why sites that trust the authority (PEM) would refuse this server; "" if they accept it."""
     try:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):
         return "is of another authority than that in ca.pem, which sites trust"
-    if certificate.public_key() != mine.public_key():
+    if certificate.public_key() != key.public_key():
         return "is not that of the key beside it"
     if certificate.not_valid_before_utc > datetime.datetime.now(datetime.UTC):
         return f"is valid from {certificate.not_valid_before_utc:%Y-%m-%d} on, and this machine's clock is before it"
@@ -114,16 +123,17 @@ def why_untrusted(
 
 def days_left(certificate: x509.Certificate) -> float:
     """Days until the certificate expires; negative if it has expired."""
-    return (
-        certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    ).total_seconds() / 86400
+    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    return left.total_seconds() / DAY_SECONDS
 
 
 def expiry(what: str, certificate: bytes, remedy: str) -> list[str]:
-    """The line that says that a certificate (PEM) expires within `EXPIRY_WARNING` days, or has expired; none for any other."""
+    """The line that says that a certificate (PEM) expires within `EXPIRY_WARNING_DAYS`, or has expired; none for any other."""
     left = days_left(x509.load_pem_x509_certificate(certificate))
+    if left >= EXPIRY_WARNING_DAYS:
+        return []
     when = "has expired" if left < 0 else f"expires in {left:.0f} days"
-    return [f"{what} {when}; {remedy}"] if left < EXPIRY_WARNING else []
+    return [f"{what} {when}; {remedy}"]
 
 
 def node_key() -> ec.EllipticCurvePrivateKey:
@@ -135,14 +145,20 @@ def pem(key: ec.EllipticCurvePrivateKey | x509.Certificate) -> bytes:
     """A private key (PKCS 8, not encrypted) or a certificate as PEM."""
     if isinstance(key, x509.Certificate):
         return key.public_bytes(serialization.Encoding.PEM)
-    form, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, form, none)
+    return key.private_bytes(
+        encoding=serialization.Encoding.PEM,
+        format=serialization.PrivateFormat.PKCS8,
+        encryption_algorithm=serialization.NoEncryption(),
+    )
 
 
 def openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
     """A node's private key in the form of OpenSSH, which Flower's tools read."""
-    form, none = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, form, none)
+    return key.private_bytes(
+        encoding=serialization.Encoding.PEM,
+        format=serialization.PrivateFormat.OpenSSH,
+        encryption_algorithm=serialization.NoEncryption(),
+    )
 
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -156,7 +172,7 @@ def write_private(path: Path, content: bytes) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
         except FileExistsError:
             raise UnalikeError(
                 f"{path} exists; keys are never overwritten: choose another folder or move it away"
@@ -167,6 +183,7 @@ def write_private(path: Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
+            # half of a key would look like a key
             path.unlink(missing_ok=True)
             raise
 
@@ -183,14 +200,17 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, years: float
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
+    # from yesterday on, since sites' clocks may be slow
+    valid_from = now - datetime.timedelta(days=1)
+    valid_until = now + datetime.timedelta(days=365 * years)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))  # sites' clocks may be slow
-        .not_valid_after(now + datetime.timedelta(days=365 * years))
+        .not_valid_before(valid_from)
+        .not_valid_after(valid_until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
@@ -200,6 +220,7 @@ def _name(text: str) -> x509.Name:
 
 
 def _host(text: str) -> x509.GeneralName:
+    """A name or address in a certificate. Raises `UnalikeError` for what is neither."""
     if text:
         with suppress(ValueError):
             return x509.IPAddress(ipaddress.ip_address(text))
@@ -211,4 +232,5 @@ def _host(text: str) -> x509.GeneralName:
 
 
 def _usage(**allowed: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(**dict.fromkeys(USES, False) | allowed)
+    usages = dict.fromkeys(KEY_USAGES, False) | allowed
+    return x509.KeyUsage(**usages)

@@ -16,11 +16,15 @@ __all__ = [
 ]
 
 
+KEY_BYTES = 32
+
+
 def new_key() -> PrivateKey:
     return PrivateKey.generate()
 
 
 def public_text(key: PrivateKey | PublicKey) -> str:
+    """The public key as text."""
     half = key.public_key() if isinstance(key, PrivateKey) else key
     return half.public_bytes_raw().hex()
 
@@ -45,6 +49,6 @@ def _raw(text: str) -> bytes:
         raw = bytes.fromhex(text)
     except ValueError:
         raw = b""
-    if len(raw) != 32:
+    if len(raw) != KEY_BYTES:
         raise UnalikeError("a key that cannot be read; expected 64 hexadecimal digits") from None
     return raw

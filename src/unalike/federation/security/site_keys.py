@@ -10,15 +10,25 @@ from unalike._utils.errors import UnalikeError
 from unalike.federation.security import certificates
 from unalike.federation.security.keys import new_key, private_text, public_key, public_text
 
-SIGNING, NODE = "site.key", "node.key"
-"""Files in a bundle or in a site's folder: the key that signs messages, and that of the connection (OpenSSH)."""
+SIGNING = "site.key"
+"""The file in a bundle or in a site's folder with the key that signs messages."""
+NODE = "node.key"
+"""The file beside it with the key of the connection (OpenSSH)."""
 
 
 def new_keys() -> tuple[dict[str, bytes], dict[str, str]]:
     """New private keys, by file, and the public ones by file, as text."""
-    key, node = new_key(), certificates.node_key()
-    private = {SIGNING: private_text(key).encode(), NODE: certificates.openssh(node)}
-    return private, {SIGNING: public_text(key), NODE: certificates.public_pem(node).decode()}
+    signing_key = new_key()
+    node_key = certificates.node_key()
+    private = {
+        SIGNING: private_text(signing_key).encode(),
+        NODE: certificates.openssh(node_key),
+    }
+    public = {
+        SIGNING: public_text(signing_key),
+        NODE: certificates.public_pem(node_key).decode(),
+    }
+    return private, public
 
 
 def read_private(folder: Path) -> dict[str, bytes]:
@@ -34,10 +44,11 @@ def read_private(folder: Path) -> dict[str, bytes]:
 def read_public(path: Path) -> dict[str, str]:
     """The public keys in a file of `unalike federation keys`. Raises `UnalikeError`."""
     try:
-        found = json.loads(path.read_text())
-        public_key(found[SIGNING])
-        load_pem_public_key(found[NODE].encode())
-        return {name: found[name] for name in (SIGNING, NODE)}
+        keys = json.loads(path.read_text())
+        # parsed for their errors
+        public_key(keys[SIGNING])
+        load_pem_public_key(keys[NODE].encode())
+        return {name: keys[name] for name in (SIGNING, NODE)}
     except (OSError, ValueError, TypeError, AttributeError, KeyError, UnalikeError) as error:
         raise UnalikeError(
             f"cannot read {path}: {error}; expected the file that `unalike federation keys` made"
@@ -46,5 +57,6 @@ def read_public(path: Path) -> dict[str, str]:
 
 def fingerprint(public: dict[str, str]) -> str:
     """128 bits of the SHA-256 of public keys, to be compared by telephone."""
-    text = hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
-    return " ".join(text[i : i + 4] for i in range(0, 32, 4))
+    content = json.dumps(public, sort_keys=True).encode()
+    digits = hashlib.sha256(content).hexdigest()
+    return " ".join(digits[i : i + 4] for i in range(0, 32, 4))

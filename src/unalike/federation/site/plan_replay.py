@@ -26,15 +26,27 @@ def planned_step(
     A plan that divides clients makes more steps than its outline, at most one more a round; there the place may be another one.
     Public samples in a step are as many as the plan takes, with other values.
     """
+    # The outline depends on how many public samples there are, and not on their values.
     x, y = run_config.population.x, run_config.population.y
     proxy = Batch(x[:1].expand(asked.samples, *x.shape[1:]), y[:1].expand(asked.samples))
     inputs = replace(
         run_config.plan_inputs, samples=asked.samples, rounds=asked.rounds, proxy=proxy
     )
     outline = plan_outline(run_config.plan, inputs)
-    more = run_config.options.rounds if run_config.plan.divides else 0
-    steps = outline if more and place <= len(outline) + more else outline[place - 1 : place]
-    agreed = {spec: step for step in steps if isinstance(step, kind) for spec in _specs(step)}
+
+    # Where the plan divides clients, the step may be any one of the outline.
+    more_steps = 0
+    if run_config.plan.divides:
+        more_steps = run_config.options.rounds
+    steps = outline[place - 1 : place]
+    if more_steps and place <= len(outline) + more_steps:
+        steps = outline
+
+    agreed = {}
+    for step in steps:
+        if isinstance(step, kind):
+            for agreed_spec in _specs(step):
+                agreed[agreed_spec] = step
     if spec not in agreed:
         raise Declined(
             "plan",
@@ -47,7 +59,10 @@ def _specs(step: Step) -> set[str]:
     """Specs of the method and of the query of a step."""
     if not isinstance(step, Stage):
         return {repr(step.query)}
-    return {repr(step.method)} | ({repr(step.chooses)} if step.chooses is not None else set())
+    specs = {repr(step.method)}
+    if step.chooses is not None:
+        specs.add(repr(step.chooses))
+    return specs
 
 
 def model_of_step(run_config: RunConfig, asked: StepRequest) -> Model:
@@ -58,12 +73,12 @@ def model_of_step(run_config: RunConfig, asked: StepRequest) -> Model:
     steps = steps_of(run_config.plan, plan_inputs)
     try:
         step = next(steps)
+        # Each earlier step ends as it did in the run, but for its values: the plan decides by shapes and groups.
         for groups in asked.outcomes:
-            step = steps.send(
-                untrained(step, plan_inputs, groups)
-                if isinstance(step, Stage)
-                else at_random(step, plan_inputs)
-            )
+            if isinstance(step, Stage):
+                step = steps.send(untrained(step, plan_inputs, groups))
+            else:
+                step = steps.send(at_random(step, plan_inputs))
     except StopIteration:
         raise UnalikeError(f"{run_config.plan!r} has no step {len(asked.outcomes)} here") from None
     return step.model or run_config.model

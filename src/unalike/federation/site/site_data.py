@@ -22,28 +22,34 @@ from unalike.federation.protocol.federation_file import Federation, Schema
 
 def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
     """A site's samples. Without a test set every fifth of a class (of its units, if it names any) tests; `val` validates."""
-    dataset = _read(federation.data, data, data_dir)
-    (x, y), test = dataset.train, dataset.test
+    schema = federation.data
+    dataset = _read(schema, data, data_dir)
+    x, y = dataset.train
+    test = dataset.test
     units = None if dataset.unit is None else dataset.units[: len(y)]
+
+    # 1. The test samples: a unit, such as a patient, is on one side as a whole.
     if test is None:
-        tests = torch.from_numpy(every_fifth(y.numpy(), units))
-        x, y, test, units = (
-            x[~tests],
-            y[~tests],
-            (x[tests], y[tests]),
-            None if units is None else units[~tests.numpy()],
-        )
-    y, test = (
-        _labelled(y, dataset, federation.data),
-        (test[0], _labelled(test[1], dataset, federation.data)),
-    )
+        is_test = torch.from_numpy(every_fifth(y.numpy(), units))
+        test = (x[is_test], y[is_test])
+        x, y = x[~is_test], y[~is_test]
+        if units is not None:
+            units = units[~is_test.numpy()]
+
+    # 2. Labels in the numbers of the federation's classes.
+    test_x, test_y = test
+    y = _labelled(y, dataset, schema)
+    test = (test_x, _labelled(test_y, dataset, schema))
     if not federation.val:
         return ClientData(train=(x, y), test=test, name=site)
-    chosen = draw_validation(
+
+    # 3. The validation samples, drawn as a simulation draws them for this client.
+    val_rows, train_rows = draw_validation(
         np.arange(len(y)), federation.val, federation.seed, federation.number(site), units
     )
-    val, left = (torch.from_numpy(rows) for rows in chosen)
-    return ClientData(train=(x[left], y[left]), test=test, val=(x[val], y[val]), name=site)
+    val = torch.from_numpy(val_rows)
+    train = torch.from_numpy(train_rows)
+    return ClientData(train=(x[train], y[train]), test=test, val=(x[val], y[val]), name=site)
 
 
 def site_data_apart(
@@ -51,6 +57,7 @@ def site_data_apart(
 ) -> ClientData:
     """`site_data`. A process of its own reads a table, so that the 66 MB of pandas do not stay in this one."""
     if table_at(data, data_dir) is None:
+        # arrays, without pandas
         return site_data(federation, data, data_dir, site)
     [(arrays, notes)] = in_processes(partial(_arrays, federation, data, data_dir), [site], 1, 1)
     for note in notes:
@@ -64,10 +71,9 @@ def _arrays(
     """A site's samples by split, and the warnings about them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        own = site_data(federation, data, data_dir, site)
-    return {split: (x.numpy(), y.numpy()) for split, (x, y) in own.splits().items()}, [
-        str(w.message) for w in caught
-    ]
+        samples = site_data(federation, data, data_dir, site)
+    arrays = {split: (x.numpy(), y.numpy()) for split, (x, y) in samples.splits().items()}
+    return arrays, [str(warning.message) for warning in caught]
 
 
 def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str]:
@@ -75,12 +81,11 @@ def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str
 
     Columns that are far from the encoding raise `UnalikeError`; with `accept` they are lines, too.
     """
-    schema, (x, y) = federation.data, own.train
-    lines = (
-        []
-        if schema.names is None
-        else [f"training samples by class: {class_counts(y, schema.names)}"]
-    )
+    schema = federation.data
+    x, y = own.train
+    lines = []
+    if schema.names is not None:
+        lines.append(f"training samples by class: {class_counts(y, schema.names)}")
     if schema.encoding is None:
         return lines
     odd, wrong = compare_with_encoding(schema.encoding, x)
@@ -88,7 +93,9 @@ def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str
         raise UnalikeError(
             f"the table is not like the one that was agreed on: {'; '.join(wrong)}. Mend it, or join with --accept"
         )
-    return lines + [f"look at the column {text}" for text in (*wrong, *odd)]
+    for text in (*wrong, *odd):
+        lines.append(f"look at the column {text}")
+    return lines
 
 
 def own_samples(schema: Schema, data: str) -> Pair:
@@ -100,12 +107,12 @@ def own_samples(schema: Schema, data: str) -> Pair:
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
     """Load a data set or file; tables use the federation's encoding. Raises `UnalikeError` for texts without an encoding."""
-    known = (
-        {}
-        if table_at(data, data_dir) is None
-        else {"regression": schema.task == "regression", "labelled": True}
-    )
-    dataset = load(data, data_dir, encoding=schema.encoding, **known)
+    table_options = {}
+    if table_at(data, data_dir) is not None:
+        table_options = {"regression": schema.task == "regression", "labelled": True}
+    dataset = load(data, data_dir, encoding=schema.encoding, **table_options)
+
+    # A table that is encoded by its own rows has other inputs than the tables of the other sites.
     if schema.encoding is None and dataset.encoding is not None:
         if dataset.encoding.words is not None:
             raise UnalikeError(

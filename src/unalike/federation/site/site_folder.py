@@ -22,9 +22,9 @@ from unalike.runtime.setup.run_config import RunConfig
 if TYPE_CHECKING:  # `unalike evaluate` reads a site's folder without the extra for federations
     from unalike.federation.protocol.envelope import Envelope
 
-RUNS = 2
+KEPT_RUNS = 2
 """Runs whose files are kept: the current one and the one before."""
-ROUNDS = 3
+KEPT_ROUNDS = 3
 """Rounds of replies that are kept: a coordinator goes back by at most two, if its newest checkpoint is damaged."""
 SECRET_BYTES = 32
 STATE = "state"
@@ -63,7 +63,8 @@ class SiteFolder:
     def __init__(self, path: Path):
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        path.chmod(0o700)  # whatever the folder above it allows
+        # whatever the folder above it allows
+        path.chmod(0o700)
         sweep(path)
 
     def runs(self) -> list[str]:
@@ -74,7 +75,8 @@ class SiteFolder:
         """Remove the files of the oldest runs if `run` is a new one."""
         runs = self.runs()
         if run not in runs:
-            for old in runs[: max(0, len(runs) - RUNS + 1)]:
+            too_many = max(0, len(runs) - KEPT_RUNS + 1)
+            for old in runs[:too_many]:
                 shutil.rmtree(self.path / old, ignore_errors=True)
 
     def replies(self, run: str, key: str) -> ReplyCache:
@@ -121,10 +123,9 @@ class SiteFolder:
         noise would show by their difference which samples are new.
         """
         file = self.path / "noise.secret"
+        # written as a whole: half a secret could be guessed
         if not file.exists():
-            write_bytes(
-                file, secrets.token_bytes(SECRET_BYTES)
-            )  # atomic: half a secret could be guessed
+            write_bytes(file, secrets.token_bytes(SECRET_BYTES))
         return hashlib.sha256(file.read_bytes() + samples.encode()).digest()
 
 
@@ -139,8 +140,9 @@ class ReplyCache:
         file = self._file(request)
         if file.exists():
             return file.read_bytes()
-        newest = self._rounds()[-ROUNDS:]
-        if len(newest) == ROUNDS and request.head.place < newest[0]:
+        # Of a round before these the reply is gone: a request that looks new may be a repeated one.
+        newest = self._rounds()[-KEPT_ROUNDS:]
+        if len(newest) == KEPT_ROUNDS and request.head.place < newest[0]:
             stage, round = request.head.place
             raise Declined(
                 "over",
@@ -157,7 +159,7 @@ class ReplyCache:
     def store(self, request: Envelope, reply: bytes) -> None:
         """Write the reply; remove those of older rounds."""
         write_bytes(self._file(request), reply)
-        newest = set(self._rounds()[-ROUNDS:])
+        newest = set(self._rounds()[-KEPT_ROUNDS:])
         for file in self.folder.glob("*.reply"):
             if _round_of(file) not in newest:
                 file.unlink(missing_ok=True)

@@ -18,6 +18,8 @@ from unalike.core.options import AtLeastOne, Help, Whole, options_of
 from unalike.data.client_data import ClientData
 from unalike.federation.protocol.messages import Declined
 
+DAY_SECONDS = 24 * 3600
+
 
 @validated
 class SitePolicy:
@@ -63,15 +65,11 @@ class SitePolicy:
     def of(cls, file: Path, **values: Any) -> Self:
         """The rules in the file, which is made with comments and these `values` if it is missing. Raises `UnalikeError`."""
         if not file.exists():
-            rows = options_of(SitePolicy).values()
-            text = "".join(
-                f"# {o.help.text}\n{o.name} = {json.dumps(values.get(o.name, o.default))}\n\n"
-                for o in rows
-            )
-            write_bytes(
-                file,
-                f"# Rules of this site. Restart `unalike join` after a change.\n\n{text}".encode(),
-            )
+            text = "# Rules of this site. Restart `unalike join` after a change.\n\n"
+            for option in options_of(SitePolicy).values():
+                value = values.get(option.name, option.default)
+                text += f"# {option.help.text}\n{option.name} = {json.dumps(value)}\n\n"
+            write_bytes(file, text.encode())
         try:
             return cls(**tomllib.loads(file.read_text()))
         except (OSError, ValueError) as error:
@@ -87,14 +85,16 @@ class SitePolicy:
     def limit_process(self) -> None:
         """Hold this process to its cores and memory."""
         if self.cores:
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.cores])
+            allowed = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, allowed[: self.cores])
         if self.memory:
-            resource.setrlimit(resource.RLIMIT_DATA, (self.memory * 2**20,) * 2)
+            limit = self.memory * 2**20
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
     def allowed(self, data: ClientData, method: str, has_classes: bool) -> ClientData:
         """The samples that the rules leave. Raises `Declined` for a method or a number of samples that they exclude."""
         names = {call.name for call in spec.parse(method)}
-        if self.methods and not names <= {*self.methods}:
+        if self.methods and not names <= set(self.methods):
             raise Declined(
                 "rules",
                 f"site.toml allows {', '.join(self.methods)}; the federation trains {method}",
@@ -105,28 +105,28 @@ class SitePolicy:
                 f"{len(data.train[1])} training samples; site.toml demands {self.least_training}, since an update can show those "
                 "of few: join with more, or lower least_training there",
             )
-        return data.without_small_groups(self.least_test, self.least_class if has_classes else 0)
+        least_class = self.least_class if has_classes else 0
+        return data.without_small_groups(self.least_test, least_class)
 
     def unused(self, data: ClientData) -> list[str]:
         """Sentences on test and validation samples that are too few to evaluate."""
-        counts = {
-            split: len(data.splits()[split][1])
-            for split in ("test", "val")
-            if split in data.splits()
-        }
         text = f"fewer than least_test in site.toml ({self.least_test}), so that they are not used"
-        return [
-            f"{n} {split} samples, {text}" for split, n in counts.items() if 0 < n < self.least_test
-        ]
+        sentences = []
+        for split in ("test", "val"):
+            if split not in data.splits():
+                continue
+            _, y = data.splits()[split]
+            if 0 < len(y) < self.least_test:
+                sentences.append(f"{len(y)} {split} samples, {text}")
+        return sentences
 
     def check_request(self, round: int, agreed_rounds: int, before: int) -> None:
         """Raise `Declined` for a request that these rules exclude; `before` were answered in the same round."""
         if not self.is_open(datetime.now().time()):
-            raise Declined(
-                "rules",
-                f"site.toml has it answer from {' to '.join(f'{t:%H:%M}' for t in self.hours)} only",
-            )
-        if round > (most := self.rounds or agreed_rounds):
+            hours = " to ".join(f"{hour:%H:%M}" for hour in self.hours)
+            raise Declined("rules", f"site.toml has it answer from {hours} only")
+        most = self.rounds or agreed_rounds
+        if round > most:
             raise Declined(
                 "rules", f"round {round}; site.toml allows {most} rounds of a run (rounds)"
             )
@@ -137,23 +137,26 @@ class SitePolicy:
 
     def check_new_run(self, begun: Iterable[float], now: float) -> None:
         """Raise `Declined` for a run too many, by the times at which runs have begun."""
-        if (found := sum(now - t < 24 * 3600 for t in begun)) >= self.runs_per_day:
+        count = sum(now - start < DAY_SECONDS for start in begun)
+        if count >= self.runs_per_day:
             raise Declined(
                 "rules",
-                f"{found} runs began within 24 hours; site.toml allows no more (runs_per_day)",
+                f"{count} runs began within 24 hours; site.toml allows no more (runs_per_day)",
             )
 
     def is_open(self, now: time) -> bool:
         """Whether it answers at this time of day."""
         opens, closes = self.hours or (time.min, time.max)
-        return opens <= now < closes if opens <= closes else not closes <= now < opens
+        if opens <= closes:
+            return opens <= now < closes
+        # over midnight
+        return not closes <= now < opens
 
 
-ANY = sys.maxsize
 NO_RULES = SitePolicy(
-    rounds=ANY,
-    requests_per_round=ANY,
-    runs_per_day=ANY,
+    rounds=sys.maxsize,
+    requests_per_round=sys.maxsize,
+    runs_per_day=sys.maxsize,
     least_training=0,
     least_test=0,
     least_class=0,

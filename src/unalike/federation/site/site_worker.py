@@ -68,9 +68,12 @@ from unalike.training.validation import check_tree
 Answer = tuple[Facts, Tree]
 S = TypeVar("S", bound=StepRequest)
 
-RUN = re.compile(r"[0-9]{20}-[0-9a-f]{16}")
-DAY = 24 * 3600 * 10**9
+RUN_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{16}")
+"""The name of a run: when it began, in nanoseconds since 1970, and a random number."""
+FUTURE_NANOSECONDS = 24 * 3600 * 10**9
 """Nanoseconds by which a run may be from the future, by this machine's clock."""
+MAX_JOURNAL_TEXT = 1000
+"""Characters of the reason of a declined request in the journal."""
 FIXED_PREFIXES = ("fixed.", "shared/")
 """Prefixes of the tensors that are sent once for a whole step."""
 
@@ -98,9 +101,14 @@ class SiteWorker:
         log: Callable[[str], None] = lambda line: None,
         policy: SitePolicy = NO_RULES,
     ):
-        self.federation, self.name, self.key, self.log = federation, name, key, log
-        self.folder, self.policy = SiteFolder(Path(folder)), policy
-        self.journal, self.done = Journal(self.folder.path / JOURNAL), Event()
+        self.federation = federation
+        self.name = name
+        self.key = key
+        self.log = log
+        self.folder = SiteFolder(Path(folder))
+        self.policy = policy
+        self.journal = Journal(self.folder.path / JOURNAL)
+        self.done = Event()
         self.number = federation.number(name)
         if public_text(key) != federation.sites[self.number].key:
             raise UnalikeError(
@@ -108,111 +116,147 @@ class SiteWorker:
             )
         self.coordinator = public_key(federation.coordinator)
         self.limits = Limits(bytes=federation.message_bytes)
-        self.agreed, self._data, self._device = federation.variants, data, device
+        self.agreed = federation.variants
+        self._data = data
+        self._device = device
         self._groups: dict[tuple[str, int, int], ModelGroup] = {}
+        """Run, step and number of a group -> the group, of the step that is under way."""
         self._lock = Lock()
         self._begin_with(federation)
 
     def _begin_with(self, federation: Federation) -> None:
         """Go on with runs of this method and seed, which are among those agreed on."""
-        name, enrolled = self.name, federation.sites[self.number]
-        data = self.policy.allowed(
-            self._data, federation.method, federation.data.task == "classification"
-        )
+        # The site's own rules come first: samples that they leave out are seen by nothing that follows.
+        has_classes = federation.data.task == "classification"
+        data = self.policy.allowed(self._data, federation.method, has_classes)
         population = site_population(federation, self.number, data)
-        if len(population.train[self.number]) > enrolled.samples:
+        count = len(population.train[self.number])
+        enrolled = federation.sites[self.number]
+        if count > enrolled.samples:
             raise UnalikeError(
-                f"{name!r} has {len(population.train[self.number])} training samples and is enrolled for {enrolled.samples}; "
+                f"{self.name!r} has {count} training samples and is enrolled for {enrolled.samples}; "
                 "use fewer, or ask the coordinator for a larger number"
             )
         self.samples = population.fingerprint
-        # a plan is outlined with proxy samples; a site never uses these
+
+        # A plan is outlined with proxy samples; a site never uses these.
         proxy = (population.x, population.y)
-        self.run_config = run_config_of(
-            federation, population, proxy=proxy, device=self._device
-        ).here()
-        self.population, self.federation, self.terms = (
-            self.run_config.population,
-            federation,
-            federation.terms,
-        )
-        for planned in self.run_config.outline if federation.secure_aggregation else ():
-            check_summed(planned, self.run_config.settings)
+        run_config = run_config_of(federation, population, proxy=proxy, device=self._device)
+        self.run_config = run_config.here()
+        self.population = self.run_config.population
+        self.federation = federation
+        self.terms = federation.terms
+        if federation.secure_aggregation:
+            for planned in self.run_config.outline:
+                check_summed(planned, self.run_config.settings)
 
     def handle(self, message: bytes) -> bytes:
         """Answer a request; a repeated request gets the same bytes. One request at a time."""
         with self._lock, threads_for(self.run_config.model):
-            head, answers = Head("unknown", 0, 0, self.name, "request"), ""
+            # As long as the message has no valid signature, nothing in it is known: a refusal answers no certain request.
+            head = Head(run="unknown", stage=0, round=0, site=self.name, kind="request")
+            digest = ""
             try:
+                # 1. The coordinator has signed it, for this site and the newest run.
                 request = unseal(message, self.coordinator, self.limits)
-                head, answers = request.head, request.digest
+                head, digest = request.head, request.digest
                 self._check_head(head)
+
+                # 2. The site's own rules have room for a new run, and so has the disk.
                 if head.run not in self.folder.runs():
                     self.policy.check_new_run(self._begun.values(), time.time())
                 self.folder.make_room(head.run)
-                anew = head.kind in MASKING
+
+                # 3. What was answered before is not done again: the stored reply is sent once more.
+                #    Keys and shares are no work. They are made anew, and are the same.
+                if head.kind in MASKING:
+                    self._check_rules(head, answered=0)
+                    return self._answer(request, message)
                 replies = self.folder.replies(head.run, public_text(self.key))
-                reply = None if anew else replies.find(request)
-                if reply is None:
-                    before = 0 if anew else len(replies.of_round(request))
-                    self.policy.check_request(head.round, self.federation.rounds, before)
-                    facts, tensors = HANDLERS[head.kind](self, request)
-                    tensors = tree.map(Tensor.cpu, tensors)
-                    reply = seal(
-                        replace(head, kind=ANSWER, answers=answers), facts, tensors, self.key
-                    )
-                    done = {
-                        "trained": _is_update(tensors),
-                        "evaluated": sorted(facts.get("tallies", ())),
-                    }
-                    self._write_down(
-                        "answered",
-                        message,
-                        head,
-                        answers,
-                        **done,
-                        sent=len(reply),
-                        reply=identity(reply),
-                    )
-                    self._begun.setdefault(head.run, time.time())
-                    if not anew:
-                        replies.store(request, reply)
+                reply = replies.find(request)
+                if reply is not None:
+                    return reply
+
+                # 4. It is done within the rules for a round. The reply is on disk before it leaves: a kill loses nothing.
+                self._check_rules(head, answered=len(replies.of_round(request)))
+                reply = self._answer(request, message)
+                replies.store(request, reply)
                 return reply
-            except (
-                Exception
-            ) as error:  # a failed request must not stop the site from answering the next one
-                known = isinstance(error, UnalikeError | OSError)
-                why = printable(str(error) if known else f"{type(error).__name__}: {error}")
-                self.log(f"declined a request: {why}")
-                is_disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
-                code = error.code if isinstance(error, Declined) else "disk" if is_disk else "error"
-                with suppress(UnalikeError):  # a full disk
-                    self._write_down("declined", message, head, answers, code=code, why=why[:1000])
-                return seal(
-                    replace(head, kind=UNABLE, answers=answers), {"code": code}, {}, self.key
-                )
+            except Exception as error:
+                # A request that fails must not stop the site from answering the next one.
+                return self._decline(error, message, head, digest)
+
+    def _answer(self, request: Envelope, message: bytes) -> bytes:
+        """Do what a request asks, write that into the journal, and sign the answer."""
+        head = request.head
+        facts, tensors = HANDLERS[head.kind](self, request)
+        tensors = tree.map(Tensor.cpu, tensors)
+        reply_head = replace(head, kind=ANSWER, answers=request.digest)
+        reply = seal(reply_head, facts, tensors, self.key)
+        self._write_down(
+            "answered",
+            message,
+            head,
+            request.digest,
+            trained=_is_update(tensors),
+            evaluated=sorted(facts.get("tallies", ())),
+            sent=len(reply),
+            reply=identity(reply),
+        )
+        self._begun.setdefault(head.run, time.time())
+        return reply
+
+    def _decline(self, error: Exception, message: bytes, head: Head, digest: str) -> bytes:
+        """The reply to a request that fails: a code. The reason may hold paths and values, and stays at the site."""
+        is_expected = isinstance(error, UnalikeError | OSError)
+        why = printable(str(error) if is_expected else f"{type(error).__name__}: {error}")
+        self.log(f"declined a request: {why}")
+        code = _code_of(error)
+        # On a full disk the journal cannot be written either; the coordinator hears of it all the same.
+        with suppress(UnalikeError):
+            self._write_down(
+                "declined", message, head, digest, code=code, why=why[:MAX_JOURNAL_TEXT]
+            )
+        reply_head = replace(head, kind=UNABLE, answers=digest)
+        return seal(reply_head, {"code": code}, {}, self.key)
 
     @cached_property
     def _begun(self) -> dict[str, float]:
         """Run -> when its first request was answered, by the journal, which is read once."""
-        return {
-            e["run"]: e["time"]
-            for e in reversed([*entries(self.journal.path)])
-            if e["event"] == "answered"
-        }
+        begun: dict[str, float] = {}
+        for entry in entries(self.journal.path):
+            if entry["event"] == "answered":
+                begun.setdefault(entry["run"], entry["time"])
+        return begun
+
+    def _write_down(
+        self, event: str, message: bytes, head: Head, request: str, **details: Any
+    ) -> None:
+        """Add an entry about a request to the journal."""
+        self.journal.add(
+            event,
+            run=head.run,
+            step=head.stage,
+            round=head.round,
+            kind=head.kind,
+            request=request,
+            received=len(message),
+            **details,
+        )
 
     # 1. Check the request.
 
     def _check_head(self, head: Head) -> None:
+        """Raise an `UnalikeError` for a request to another site, of an unknown kind, or of a run that is not the newest."""
         if head.site != self.name:
             raise Malformed(f"a request to {head.site!r}; this is {self.name!r}")
         if head.kind not in HANDLERS:
             raise Malformed(
                 f"a request of the kind {head.kind!r}; expected one of {', '.join(HANDLERS)}"
             )
-        if (
-            not RUN.fullmatch(head.run) or int(head.run[:20]) > time.time_ns() + DAY
-        ):  # it would end all real runs
+        # A run from the future would be the newest for ever, and end all real ones.
+        latest = time.time_ns() + FUTURE_NANOSECONDS
+        if not RUN_NAME.fullmatch(head.run) or int(head.run[:20]) > latest:
             raise Malformed(
                 f"a run {head.run}; expected the time at which it began in 20 digits, and a random number"
             )
@@ -220,38 +264,42 @@ class SiteWorker:
         if head.run < newest:
             raise Declined("over", f"run {head.run} is over: {newest} is newer; a replay?")
 
-    def _write_down(
-        self, event: str, message: bytes, head: Head, request: str, **facts: Any
-    ) -> None:
-        """Add an entry to the journal."""
-        place = {"run": head.run, "step": head.stage, "round": head.round, "kind": head.kind}
-        self.journal.add(event, **place, request=request, received=len(message), **facts)
+    def _check_rules(self, head: Head, answered: int) -> None:
+        """Raise `Declined` where the site's own rules exclude a request; so many others of its round were answered."""
+        self.policy.check_request(head.round, self.federation.rounds, answered)
 
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
         """The request's facts, checked against the terms and the samples at admission; and its tensors."""
         facts, tensors = request.open(self.limits)
-        step, admitted = kind.read(facts), self.folder.admitted(request.head.run)
+        step = kind.read(facts)
+        admitted = self.folder.admitted(request.head.run)
         self._check_terms(step)
+
+        # The number of all samples goes into plans and weights. It cannot be above what the sites were enrolled for.
         most = sum(site.samples for site in self.federation.sites)
         if step.samples > most and not self.federation.open:
             raise Declined(
                 "plan", f"{step.samples} training samples of all sites; expected at most {most}"
             )
-        if not admitted:  # a run that went back to an earlier round admits nobody anew
+
+        # A run has the same samples from its beginning to its end. One that went back to an earlier round admits nobody anew.
+        if not admitted:
             self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
         elif admitted[0] != self.samples:
             now = self.policy.of_samples
-            rules = [
-                f" and with {then} in site.toml (now {now})" for then in admitted[1:] if then != now
-            ]
+            rules = ""
+            for then in admitted[1:]:
+                if then != now:
+                    rules += f" and with {then} in site.toml (now {now})"
             raise Declined(
                 "samples",
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
-                f"run began with{''.join(rules)}, or ask the coordinator for a new run",
+                f"run began with{rules}, or ask the coordinator for a new run",
             )
         return step, tensors
 
     def _check_terms(self, asked: AgreedRequest) -> None:
+        """Go on with other terms if these were agreed on, too. Raises `Declined` for terms that were not."""
         if asked.terms != self.terms and asked.terms in self.agreed:
             self._begin_with(self.agreed[asked.terms])
         if asked.terms != self.terms:
@@ -263,89 +311,116 @@ class SiteWorker:
 
     def _check_round(self, step: TrainRequest, group: ModelGroup, messages: set[str]) -> None:
         """Raise `Declined` for what a round of the agreed method does not have."""
-        settings, protocols = group.settings, {*self.federation.protocol}
-        shown = {"clients"} if protocols & {"clients", "server"} else set()
-        shown |= {"personal"} if group.method.is_personal(settings.model) else set()
-        parts, lr = {part.name for part in group.method.parts}, settings.work.lr_at(step.round)
-        for what, found, expected in (
-            ("messages of", messages, parts),
-            ("evaluations of", {*step.evaluate}, shown),
-            ("evaluations of", {"local"} if step.local else set(), protocols),
-            ("a learning rate of", {step.lr}, {lr}),
-        ):
-            if found - expected:
-                odd, usual = (
-                    ", ".join(map(str, sorted(s, key=str))) for s in (found - expected, expected)
-                )
-                raise Declined(
-                    "plan", f"{what} {odd} in round {step.round}; expected {usual or 'none'}"
-                )
+        settings = group.settings
+        protocols = set(self.federation.protocol)
+        shown = set()
+        if "clients" in protocols or "server" in protocols:
+            shown.add("clients")
+        if group.method.is_personal(settings.model):
+            shown.add("personal")
+        local = {"local"} if step.local else set()
+        parts = {part.name for part in group.method.parts}
+
+        def check(what: str, found: set[Any], agreed: set[Any]) -> None:
+            if found <= agreed:
+                return
+            odd = ", ".join(sorted(str(item) for item in found - agreed))
+            usual = ", ".join(sorted(str(item) for item in agreed))
+            raise Declined(
+                "plan", f"{what} {odd} in round {step.round}; expected {usual or 'none'}"
+            )
+
+        check("messages of", messages, parts)
+        check("evaluations of", set(step.evaluate), shown)
+        check("evaluations of", local, protocols)
+        check("a learning rate of", {step.lr}, {settings.work.lr_at(step.round)})
 
     # 2. Do what it asks: one handler for each kind of request.
 
     def _admit(self, request: Envelope) -> Answer:
+        """The numbers of samples; the run is bound to these samples from now on."""
         facts, _ = request.open(self.limits)
-        if (theirs := dict(facts.get("versions") or {}).get("protocol")) != PROTOCOL:
+        theirs = dict(facts.get("versions") or {}).get("protocol")
+        if theirs != PROTOCOL:
             raise Declined(
                 "version", f"the coordinator speaks protocol {theirs}; this site speaks {PROTOCOL}"
             )
         self._check_terms(AdmitRequest.read(facts))
         self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
-        return {split: len(self._rows(split)) for split in SPLITS} | {"versions": versions()}, {}
+        counts = {split: len(self._rows(split)) for split in SPLITS}
+        return counts | {"versions": versions()}, {}
 
-    def _note(self, request: Envelope) -> Answer:
+    def _hear_notice(self, request: Envelope) -> Answer:
+        """Print what the coordinator says, and end where it says that all runs are finished."""
         facts, _ = request.open(self.limits)
-        if facts.get("what") not in NOTICES:
+        what = facts.get("what")
+        if what not in NOTICES:
             raise Malformed(f"a notice {str(facts)[:80]!a}; expected one of {', '.join(NOTICES)}")
-        self.log(NOTICES[str(facts["what"])])
-        if facts["what"] in ("next", "finished") and self.folder.has_model:
+        self.log(NOTICES[str(what)])
+        if what in ("next", "finished") and self.folder.has_model:
             home = self.folder.path.parent
             self.log(
                 f"this site's model of the last round is kept: `unalike evaluate {home}`, `unalike predict {home}`"
             )
-        if facts["what"] == "finished":
+        if what == "finished":
             self.done.set()
         return {}, {}
 
     def _train(self, request: Envelope) -> Answer:
-        step, tensors = self._opened(
-            request, MaskedTrainRequest if self.federation.secure_aggregation else TrainRequest
-        )
-        sent = {n: t for n, t in tensors.items() if not n.startswith(FIXED_PREFIXES)}
-        me, update = self.number, None
+        """Evaluate the received model, and train it if asked to: one exchange does both."""
+        kind = MaskedTrainRequest if self.federation.secure_aggregation else TrainRequest
+        step, tensors = self._opened(request, kind)
+        round_tensors = {n: t for n, t in tensors.items() if not n.startswith(FIXED_PREFIXES)}
+        me = self.number
+
+        # The model that the coordinator sent, in the shapes of the step that was agreed on.
         tensors = self._with_fixed(request, step, tensors)
-        group, broadcast = self._broadcast(request, step, tree.unpack(self._on_device(tensors)))
-        group.state = ServerState(broadcast.round, broadcast.params, broadcast.buffers, {})
+        trees = tree.unpack(self._on_device(tensors))
+        group, broadcast = self._broadcast(request, step, trees)
+        group.state = ServerState(
+            round=broadcast.round,
+            params=broadcast.params,
+            buffers=broadcast.buffers,
+            part_states={},
+        )
+
+        # The client state is that of the last update that counted: of rounds that were discarded nothing stays.
         group.accepted = _accepted_rounds(me, step.accepted)
         group.client_states.keep_rounds_from(broadcast.round)
         group.client_states.drop_other_versions(group.accepted)
+
+        # Evaluation comes before training: its numbers are those of the round before.
         models = {name: PREDICTS[name](group, me, broadcast) for name in step.evaluate}
         sums = {name: self._metric_sums(predict) for name, predict in models.items()}
         if models:
             self._keep_model(request, group, models.get("personal") or models["clients"])
-        if step.train:
-            if group.method.privacy is not None:
-                self._check_first_update(request)
-            update = map_tensors(
-                lambda t: t[0], group.executor.run(broadcast, [me], group.accepted)
-            )
-            group.client_states.save({me: broadcast.round})
-        if update is not None and step.local:
+        if not step.train:
+            return {"tallies": sums}, {}
+
+        # The new client state is kept beside the old one until the coordinator says which of them counts.
+        if group.method.privacy is not None:
+            self._check_first_update(request)
+        stacked = group.executor.run(broadcast, [me], group.accepted)
+        update = map_tensors(lambda t: t[0], stacked)
+        group.client_states.save({me: broadcast.round})
+        if step.local:
             group.accepted = {me: broadcast.round}
             sums["local"] = self._metric_sums(group.local_model(me, group.state, update))
-        if update is None:
-            return {"tallies": sums}, {}
+
+        # The update leaves in clear, or as a summand behind masks.
         if not isinstance(step, MaskedTrainRequest):
             return {"tallies": sums}, flatten_update(update)
-        weights = own_weights(group, [me], Members(step.clients, float(step.samples)))
-        return {"tallies": sums}, self._sums(request).masked(
-            request.head, step, sent, summand(group, update, weights)
-        )
+        members = Members(clients=step.clients, samples=float(step.samples))
+        terms = summand(group, update, own_weights(group, [me], members))
+        masked = self._sums(request).masked(request.head, step, round_tensors, terms)
+        return {"tallies": sums}, masked
 
     def _check_first_update(self, request: Envelope) -> None:
         """Raise `Declined` where an update for this round may have left: a reply is stored before it is sent."""
-        for file in self.folder.replies(request.head.run, public_text(self.key)).of_round(request):
-            if _is_update(unseal(file.read_bytes(), self.key.public_key()).open()[1]):
+        replies = self.folder.replies(request.head.run, public_text(self.key))
+        for file in replies.of_round(request):
+            _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
+            if _is_update(tensors):
                 raise Declined(
                     "released",
                     f"a second update for round {request.head.round} of a private method",
@@ -359,10 +434,32 @@ class SiteWorker:
         self._check_terms(asked)
         return {}, answer(self._sums(request), request.head, asked, tensors)
 
+    def _ask(self, request: Envelope) -> Answer:
+        """The answer to a query of the plan."""
+        asked, tensors = self._opened(request, QueryRequest)
+        planned_step(self.run_config, request.head.stage, asked.query, QueryStep, asked)
+        [answer] = self._query_answers(asked, tree.unpack(tensors), ["model"])
+        return {}, answer
+
+    def _choose(self, request: Envelope) -> Answer:
+        """The number of the model with the smallest answer; the answers themselves stay here."""
+        asked, tensors = self._opened(request, ChooseRequest)
+        planned_step(self.run_config, request.head.stage, asked.query, Stage, asked)
+        models = tree.unpack(tensors)
+        if len(models) != asked.groups:
+            raise Malformed(
+                f"a choice among {asked.groups} models, of which {len(models)} came; expected all of them"
+            )
+        answers = self._query_answers(asked, models, [str(i) for i in range(asked.groups)])
+        numbers = [float(number) for answer in answers for number in answer.values()]
+        return {"choice": numbers.index(min(numbers))}, {}
+
+    # 3. What the handlers need.
+
     def _sums(self, request: Envelope) -> SecureSums:
-        return SecureSums(
-            self.federation, self.name, self.key, self.folder.path / request.head.run / "sums"
-        )
+        """This site's secrets of the run."""
+        folder = self.folder.path / request.head.run / "sums"
+        return SecureSums(self.federation, self.name, self.key, folder)
 
     def _keep_model(self, request: Envelope, group: ModelGroup, predict: Predict) -> None:
         """Keep the model that was evaluated for the site's own use: its personal model where it has one, else the shared model.
@@ -376,26 +473,13 @@ class SiteWorker:
             values = model.state_dict(predict.params | predict.buffers)
         else:
             values = group.personal(self.number, None)
-        run, encoding = request.head.run, self.federation.data.encoding
-        self.folder.write_model(run, self.run_config, self.name, values, encoding)
-
-    def _ask(self, request: Envelope) -> Answer:
-        asked, tensors = self._opened(request, QueryRequest)
-        planned_step(self.run_config, request.head.stage, asked.query, QueryStep, asked)
-        return {}, self._query_answers(asked, tree.unpack(tensors), ["model"])[0]
-
-    def _choose(self, request: Envelope) -> Answer:
-        """The number of the model with the smallest answer; the answers themselves stay here."""
-        asked, tensors = self._opened(request, ChooseRequest)
-        planned_step(self.run_config, request.head.stage, asked.query, Stage, asked)
-        models = tree.unpack(tensors)
-        if len(models) != asked.groups:
-            raise Malformed(
-                f"a choice among {asked.groups} models, of which {len(models)} came; expected all of them"
-            )
-        answers = self._query_answers(asked, models, [str(i) for i in range(asked.groups)])
-        numbers = [float(number) for answer in answers for number in answer.values()]
-        return {"choice": min(range(len(numbers)), key=numbers.__getitem__)}, {}
+        self.folder.write_model(
+            run=request.head.run,
+            run_config=self.run_config,
+            site=self.name,
+            values=values,
+            encoding=self.federation.data.encoding,
+        )
 
     def _query_answers(
         self, asked: QueryRequest, models: dict[str, Tree], names: list[str]
@@ -403,19 +487,29 @@ class SiteWorker:
         """The answers to a query about each of the named models."""
         query = queries.build(parse_one(asked.query))
         model = model_of_step(self.run_config, asked)
-        settings, chain = (
-            replace(self.run_config.settings, model=model),
-            self.run_config.options.chain,
-        )
-        answers, secret = [], self.folder.secret(self.samples)
+        settings = replace(self.run_config.settings, model=model)
+        # Noise is drawn from a secret of this site, so that the same question has the same answer.
+        secret = self.folder.secret(self.samples)
+        answers = []
         for name in names:
-            values = _received(model.params | model.buffers, self._on_device(models.get(name, {})))
+            received = self._on_device(models.get(name, {}))
+            values = _received(model.params | model.buffers, received)
             state = ServerState(
-                0, tree.only(values, model.params), tree.only(values, model.buffers), {}
+                round=0,
+                params=tree.only(values, model.params),
+                buffers=tree.only(values, model.buffers),
+                part_states={},
             )
-            answers.append(
-                ask_client(query, settings, state, self.population, self.number, chain, secret)
+            answer = ask_client(
+                query,
+                settings=settings,
+                state=state,
+                population=self.population,
+                client=self.number,
+                transform=self.run_config.options.chain,
+                secret=secret,
             )
+            answers.append(answer)
         return answers
 
     def _broadcast(
@@ -424,57 +518,87 @@ class SiteWorker:
         """This site's model group, and the broadcast to it."""
         group = self._group(request, step, trees)
         model = group.settings.model
-        params = _received(model.params, trees.get("params", {}) | trees.get("fixed.params", {}))
-        buffers = _received(
-            model.buffers, trees.get("buffers", {}) | trees.get("fixed.buffers", {})
+        params = trees.get("params", {}) | trees.get("fixed.params", {})
+        buffers = trees.get("buffers", {}) | trees.get("fixed.buffers", {})
+        broadcast = Broadcast(
+            round=step.round,
+            params=_received(model.params, params),
+            buffers=_received(model.buffers, buffers),
+            messages=_with_prefix(trees, "messages."),
+            lr=step.lr,
         )
-        messages = {
-            n.removeprefix("messages."): t for n, t in trees.items() if n.startswith("messages.")
-        }
-        self._check_round(step, group, {*messages})
-        return group, Broadcast(step.round, params, buffers, messages, step.lr)
+        self._check_round(step, group, set(broadcast.messages))
+        return group, broadcast
 
     def _group(self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]) -> ModelGroup:
-        run, step, number = key = request.head.run, request.head.stage, asked.group
+        """This site's model group in a step: made with the first request, then kept until the next step."""
+        key = (request.head.run, request.head.stage, asked.group)
         if key not in self._groups:
-            self._groups = {
-                k: g for k, g in self._groups.items() if k[:2] == key[:2]
-            }  # drop those of earlier steps
-            planned = planned_step(self.run_config, step, asked.method, Stage, asked).shared
-            shared, method = None, Method.parse(asked.method)
-            if "shared" in trees:
-                shared = Batch(trees["shared"]["x"], trees["shared"]["y"])
-            found, expected = (
-                0 if public is None else len(public.y) for public in (shared, planned)
-            )
-            if found != expected:
-                raise Declined("plan", f"{found} public samples to train on; expected {expected}")
-            derived = asked.derived
-            model = (
-                _initial_model(model_of_step(self.run_config, asked), trees)
-                if derived
-                else self.run_config.model
-            )
-            stage = Stage("site", method, 1, {"own": (self.number,)}, model=model, shared=shared)
-            work = method.local_work(self.run_config.work)
-            settings = replace(self.run_config.settings, model=model, work=work, proxy=None)
-            source = self.population if shared is None else self.population.with_shared(shared)
-            folder = group_folder(self.folder.path / run, step, number)
-            client_states = ClientStates(initial_client_state(method, settings), folder)
-            members = Members(1, float(source.sizes[self.number]))
-            group = ModelGroup(
-                stage, settings, source, members, client_states, self.run_config.options.chain
-            )
-            group.executor = Loop(group.client_pool)
-            group.client_states.keep_rounds_from(asked.round)
-            group.client_states.use_versions(_accepted_rounds(self.number, asked.accepted))
-            self._groups[key] = group
+            # Where clients choose their group, the groups of one step are kept side by side.
+            same_step = {k: group for k, group in self._groups.items() if k[:2] == key[:2]}
+            self._groups = same_step
+            self._groups[key] = self._new_group(request, asked, trees)
         return self._groups[key]
 
+    def _new_group(
+        self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]
+    ) -> ModelGroup:
+        """The model group of a step, of which this site is the only client here. Raises `Declined` for a step not agreed on."""
+        # The request's method is trained only if it is that of the plan, on as many public samples as the plan takes.
+        planned = planned_step(self.run_config, request.head.stage, asked.method, Stage, asked)
+        shared = None
+        if "shared" in trees:
+            shared = Batch(trees["shared"]["x"], trees["shared"]["y"])
+        found = 0 if shared is None else len(shared.y)
+        expected = 0 if planned.shared is None else len(planned.shared.y)
+        if found != expected:
+            raise Declined("plan", f"{found} public samples to train on; expected {expected}")
+
+        model = self.run_config.model
+        if asked.derived:
+            model = _initial_model(model_of_step(self.run_config, asked), trees)
+        method = Method.parse(asked.method)
+        stage = Stage(
+            name="site",
+            method=method,
+            rounds=1,
+            groups={"own": (self.number,)},
+            model=model,
+            shared=shared,
+        )
+        settings = replace(
+            self.run_config.settings,
+            model=model,
+            work=method.local_work(self.run_config.work),
+            proxy=None,
+        )
+        source = self.population if shared is None else self.population.with_shared(shared)
+
+        # Client states are on disk: after a restart the site goes on from the one that the request names.
+        run_folder = self.folder.path / request.head.run
+        folder = group_folder(run_folder, request.head.stage, asked.group)
+        client_states = ClientStates(initial_client_state(method, settings), folder)
+        group = ModelGroup(
+            stage=stage,
+            settings=settings,
+            source=source,
+            members=Members(clients=1, samples=float(source.sizes[self.number])),
+            client_states=client_states,
+            transform=self.run_config.options.chain,
+        )
+        group.executor = Loop(group.client_pool)
+        group.client_states.keep_rounds_from(asked.round)
+        group.client_states.use_versions(_accepted_rounds(self.number, asked.accepted))
+        return group
+
     def _metric_sums(self, predict: Predict) -> dict[str, Any]:
+        """Sums and counts of a model's predictions on the test and validation samples, rounded as the rules say."""
         chain = self.run_config.options.chain
-        predict = predict if chain is None else chain.fixed.before(predict)
-        population, chosen, sums = self.population, self.run_config.metrics, {}
+        if chain is not None:
+            predict = chain.fixed.before(predict)
+        population = self.population
+        metrics = self.run_config.metrics
+        sums = {}
         for split in ("test", "val"):
             rows = self._rows(split)
             index = torch.from_numpy(rows)
@@ -483,15 +607,15 @@ class SiteWorker:
                 predict,
                 population.x[index],
                 population.y[index],
-                rows,
-                logits=bool(chosen),
+                client=rows,
+                logits=bool(metrics),
             )
-            sums[split] = (
-                MetricSums.of(population.task, scores, chosen).rounded(self.policy.digits).plain()
-            )
+            split_sums = MetricSums.of(population.task, scores, metrics)
+            sums[split] = split_sums.rounded(self.policy.digits).plain()
         return sums
 
     def _rows(self, split: str) -> Any:
+        """The numbers of this site's samples in a split."""
         return getattr(self.population, split)[self.number]
 
     def _on_device(self, tensors: Tree) -> Tree:
@@ -502,7 +626,8 @@ class SiteWorker:
         if not step.fixed:
             return tensors
         received = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
-        if received:  # nothing is written for a step that was not agreed on
+        # Nothing is written for a step that was not agreed on.
+        if received:
             planned_step(self.run_config, request.head.stage, step.method, Stage, step)
         fixed = self.folder.fixed_tensors(request.head.run, request.head.stage, received)
         if checksum(fixed) != step.fixed:
@@ -510,6 +635,15 @@ class SiteWorker:
                 "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"
             )
         return tensors | fixed
+
+
+def _code_of(error: Exception) -> str:
+    """The code that tells the coordinator why a request was not carried out."""
+    if isinstance(error, Declined):
+        return error.code
+    if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
+        return "disk"
+    return "error"
 
 
 def _is_update(tensors: Tree) -> bool:
@@ -521,29 +655,40 @@ def _accepted_rounds(client: int, accepted: int | None) -> dict[int, int]:
     return {} if accepted is None else {client: accepted}
 
 
+def _with_prefix(trees: dict[str, Tree], prefix: str) -> dict[str, Tree]:
+    """The trees whose names begin with a prefix, by the rest of the name."""
+    return {n.removeprefix(prefix): t for n, t in trees.items() if n.startswith(prefix)}
+
+
 def _received(values: Tree, received: Tree) -> Tree:
     """The site's own values, replaced by the received ones; names, shapes and types must match. Raises `UnalikeError`."""
-    check_tree(received, {n: values.get(n, t.new_empty(0, 0)) for n, t in received.items()})
+    # for a name that the model does not have, no tensor has the expected shape
+    expected = {name: values.get(name, t.new_empty(0, 0)) for name, t in received.items()}
+    check_tree(received, expected)
     return values | received
 
 
 def _initial_model(model: Model, trees: dict[str, Tree]) -> Model:
     """A model that the plan made, with the values at the start of the step: client states start from those not averaged."""
     params = _received(model.params, trees.get("fixed.params", {}))
-    buffers = _received(model.buffers, trees.get("buffers", {}) | trees.get("fixed.buffers", {}))
+    received_buffers = trees.get("buffers", {}) | trees.get("fixed.buffers", {})
+    buffers = _received(model.buffers, received_buffers)
     return Model(model.module(params, buffers))
 
 
-def _personal(group: ModelGroup, me: int, broadcast: Broadcast) -> Predict:
-    [(_, predict)] = group.personal_models(
-        [me], broadcast if group.method.evaluates_broadcast else None
-    )
+def _shared_model(group: ModelGroup, me: int, broadcast: Broadcast) -> Predict:
+    return group.shared_model(me)
+
+
+def _personal_model(group: ModelGroup, me: int, broadcast: Broadcast) -> Predict:
+    evaluated = broadcast if group.method.evaluates_broadcast else None
+    [(_, predict)] = group.personal_models([me], evaluated)
     return predict
 
 
 PREDICTS: dict[str, Callable[[ModelGroup, int, Broadcast], Predict]] = {
-    "clients": lambda group, me, broadcast: group.shared_model(me),
-    "personal": _personal,
+    "clients": _shared_model,
+    "personal": _personal_model,
 }
 """Protocol -> the model that it evaluates before training."""
 
@@ -555,7 +700,7 @@ MASKING: dict[str, tuple[type[Any], Callable[..., Tree]]] = {
 """Kinds of requests that are answered anew when they are repeated, with the same bytes; they count for no rule of the site."""
 
 HANDLERS: dict[str, Callable[[SiteWorker, Envelope], Answer]] = {
-    NOTICE: SiteWorker._note,
+    NOTICE: SiteWorker._hear_notice,
     "admit": SiteWorker._admit,
     "train": SiteWorker._train,
     "ask": SiteWorker._ask,

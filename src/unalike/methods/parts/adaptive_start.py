@@ -53,7 +53,8 @@ class AdaptiveStart(Personalizer):
     vmappable = False
     needs_data = True
 
-    WEIGHT, TIMES = "weight of ", "participations"
+    WEIGHT = "weight of "
+    TIMES = "participations"
 
     def keeps(self, name: str, model: Model) -> bool:
         layers = tree.layers(model.params)

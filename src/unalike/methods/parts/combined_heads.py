@@ -61,8 +61,11 @@ class CombinedHeads(OwnParameters, ServerStep):
 
     def address(self, server: ServerView, client: int) -> Tree:
         model = server.settings.model
-        head = {n: w for n, w in model.params.items() if model.in_head(n) and model.trainable(n)}
-        return {n: server.state.get(f"{client}/{n}", w) for n, w in head.items()}
+        message: Tree = {}
+        for n, initial in model.params.items():
+            if model.in_head(n) and model.trainable(n):
+                message[n] = server.state.get(f"{client}/{n}", initial)
+        return message
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         return client.params | client.state | client.message, client.state

@@ -268,9 +268,10 @@ def _count(fraction: float, u: Tensor) -> int:
 
 def _spread(values: Tensor, places: Tensor, like: Tensor) -> Tensor:
     """Tensors like `like` with the values [K, k] at these places [K, k], and 0 elsewhere."""
-    places = places.long().clamp(0, like.numel() - 1)  # whatever a client sends, the round goes on
-    flat = values.new_zeros(len(values), like.numel()).scatter(1, places, values)
-    return flat.reshape(-1, *like.shape)
+    # whatever places a client sends, the round goes on
+    places = places.long().clamp(0, like.numel() - 1)
+    zeros = values.new_zeros(len(values), like.numel())
+    return zeros.scatter(1, places, values).reshape(-1, *like.shape)
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:

@@ -136,7 +136,8 @@ def _labels(data: Batch, x: Tensor, outputs: int | None) -> Tensor:
     """[n, C]: one-hot classes, or the numbers themselves."""
     if outputs is None:
         return data.y.reshape(len(x), -1).to(x.dtype)
-    return (data.y[:, None] == torch.arange(outputs, device=x.device)).to(x.dtype)
+    classes = torch.arange(outputs, device=x.device)
+    return (data.y[:, None] == classes).to(x.dtype)
 
 
 def _centred(values: Tensor) -> Tensor:

@@ -174,6 +174,7 @@ class FeatureGenerator(Objective, ServerStep):
             logits = torch.vmap(lambda head: model.head(head, z))(heads)
             return self.teach(logits, y, counts, weights) + self.spread(eps, z), norm
 
+        # the norm's statistics move with every step, beside what the solver moves
         for _ in range(self.steps):
             y = self._classes(rng, state["chances"])
             eps = self._noise(rng, ROWS, state)

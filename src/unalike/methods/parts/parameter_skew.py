@@ -170,9 +170,10 @@ class ParameterSkew(Aggregator):
         high = self._is_high(sd, w + mean).nonzero().squeeze(1)
         if len(u) == 1 or not len(high):
             return mean, SkewDecision(high)
-        d = (u.index_select(1, high) - mean[high]).square_()
-        micro = self._micro(d, low, top, generator)
+        # micro-classes are made at the high parameters alone, of which there are few
+        micro = self._micro((u.index_select(1, high) - mean[high]).square_(), low, top, generator)
 
+        # macro-classes are the same for all of them, so they follow from how often clients agree
         if self.assignment in RANDOM_MACRO:
             macro = random_macro_classes(len(u), self.macro, generator)
         else:

@@ -107,9 +107,10 @@ class OutputMixture(Mixture):
     def predict(
         self, model: Model, shared: Tree, state: Tree, own: Tree, x: Tensor, context: Context
     ) -> Output:
-        theirs = model(shared, x, buffers=tree.only(shared, model.buffers), context=context)
-        mine = model(shared | state, x, buffers=own, context=context)
-        return self._mix(theirs.logits, mine, state)
+        shared_buffers = tree.only(shared, model.buffers)
+        of_shared = model(shared, x, buffers=shared_buffers, context=context)
+        of_own = model(shared | state, x, buffers=own, context=context)
+        return self._mix(of_shared.logits, of_own, state)
 
     def _mix(self, shared: Tensor, own: Output, state: Tree) -> Output:
         a = state[self.ALPHA]

@@ -190,10 +190,11 @@ class EnsembleDistillation(ServerStep):
             return update, server.state
         combined = tree.add(server.params, update)
         student = tree.map(lambda w: w.detach().clone().requires_grad_(), combined)
+        # the clients' models do not change, so they predict all samples once
+        ensemble = self._ensemble_logits(server, cohort)
         optimizer = torch.optim.Adam(student.values(), self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         x = server.proxy.x
-        ensemble = self._ensemble_logits(server, cohort)
         buffers = server.settings.model.buffers
         size = min(self.batch_size, len(x))
         with seeds.isolated(_seed(server), x.device), torch.enable_grad():

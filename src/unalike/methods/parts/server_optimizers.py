@@ -75,8 +75,8 @@ class Adaptive(ServerOptimizer):
         return math.sqrt(1 - self.b2**t) / (1 - self.b1**t)
 
     def server_init(self, params: Tree) -> Tree:
-        steps = torch.zeros((), dtype=tree.dtype(params))
-        return tree.pack({"m": tree.zeros(params), "v": tree.zeros(params), "steps": {"t": steps}})
+        t = torch.zeros((), dtype=tree.dtype(params))
+        return tree.pack({"m": tree.zeros(params), "v": tree.zeros(params), "steps": {"t": t}})
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         if not update:
@@ -85,9 +85,11 @@ class Adaptive(ServerOptimizer):
         m = tree.map(lambda d, m: self.b1 * m + (1 - self.b1) * d, update, old["m"])
         v = tree.map(lambda d, v: self.square(v, d.square()), update, old["v"])
         t = old["steps"]["t"] + 1
-        lr = self.lr * (self.correction(int(t)) if self.bias_correction else 1.0)
-        moved = tree.map(lambda m, v: lr * m / (v.sqrt() + self.tau), m, v)
-        return moved, server.state | tree.pack({"m": m, "v": v, "steps": {"t": t}})
+        lr = self.lr
+        if self.bias_correction:
+            lr = lr * self.correction(int(t))
+        update = tree.map(lambda m, v: lr * m / (v.sqrt() + self.tau), m, v)
+        return update, server.state | tree.pack({"m": m, "v": v, "steps": {"t": t}})
 
 
 @alias("fedadam", "Adam on the server (Reddi et al. 2021).")

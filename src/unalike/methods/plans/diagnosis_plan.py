@@ -42,7 +42,8 @@ class Gradients(ClientQuery):
     seed: NonNegativeInt = 0
 
     def answer(self, inputs: QueryInputs) -> Tree:
-        model, params = inputs.model, inputs.params
+        model = inputs.model
+        params = inputs.params
         if not inputs.batches:
             trained = [w for n, w in params.items() if model.trainable(n)]
             return {"parts": torch.zeros(FOLDS, sum(w.numel() for w in trained))}
@@ -103,7 +104,8 @@ class DiagnosisPlan(StagedPlan):
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
         of_samples_alone(self, plan_inputs.model)
-        seed, noise = plan_inputs.seed, self.noise
+        seed = plan_inputs.seed
+        noise = self.noise
         classes = _classes(plan_inputs)
 
         # labels that are numbers become classes: tenths of the samples of all clients
@@ -130,7 +132,8 @@ class DiagnosisPlan(StagedPlan):
         self, of: Of, plan_inputs: PlanInputs
     ) -> Generator[QueryStep, Answers, tuple[Tensor, Tensor]]:
         """The ends of ranges that hold nearly all samples, [R] each: from magnitudes, then once more from ranges within them."""
-        seed, noise = plan_inputs.seed, self.noise
+        seed = plan_inputs.seed
+        noise = self.noise
         coarse = yield QueryStep(f"{of}-magnitudes", Magnitudes(of, seed, noise))
         low, high = spanned(_sum_of(coarse, noise), magnitude_edges())
         query = Histograms(of, classes=1, seed=seed, noise=noise)

@@ -79,6 +79,7 @@ class Fedetf(StagedPlan):
                 f"fedetf found a model with {reason}; expected one whose only input is the samples, and 2 classes or more "
                 "with at least as large a width"
             )
+        # the projection and the simplex are drawn from the run's seed, so that they need not be sent
         with seeds.isolated(seeds.number(run, "fedetf")):
             module = SimplexModel(
                 encoder=model.encoder(model.params, model.buffers),

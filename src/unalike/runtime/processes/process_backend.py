@@ -11,6 +11,15 @@ from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.engine.base import Executor, client_costs
 from unalike.engine.multiprocess.distributed import Distributed, SharedClientStates
+from unalike.engine.multiprocess.messages import (
+    Announcement,
+    BeginStage,
+    EndQuery,
+    EndStage,
+    ScoreOwnModels,
+    ScoreSamples,
+    UseExecutor,
+)
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.methods.plan import Answers, Stage, StageResults
 from unalike.metrics.columns import TEST
@@ -29,12 +38,8 @@ from unalike.runtime.stages.evaluation import (
 from unalike.runtime.stages.local_backend import LocalBackend, LocalStage
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import RoundResult
-from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_states import ClientStateStore
 
-SHARED = "score"
-"""Question to worker processes: score your part of the samples with a shared model."""
-OWN = "score own"
-"""Question to worker processes: score your clients' own models."""
 MIN_SHARED_SAMPLES = 1000
 """Number of samples above which each process of a run scores a part of them."""
 
@@ -50,15 +55,17 @@ class ProcessBackend(LocalBackend):
     def stage(self, stage: Stage, index: int, folder: Path | None) -> ProcessStage:
         folder = folder or self.worker_pool.folder
         self._newest = ProcessStage(self.run_config, stage, index, folder, self.worker_pool)
-        self.worker_pool.tell({"do": "stage", "folder": None if folder is None else str(folder)})
+        begun = BeginStage(folder=None if folder is None else str(folder))
+        self.worker_pool.send(begun.as_dict())
         return self._newest
 
     def end_step(self, outcome: Answers | StageResults) -> None:
         if isinstance(outcome, StageResults):
             states = {name: state._asdict() for name, state in outcome.items()}
-            self.worker_pool.tell({"do": "next", "states": states, "rounds": outcome.rounds})
+            ended: Announcement = EndStage(states=states, rounds=outcome.rounds)
         else:
-            self.worker_pool.tell({"do": "next", "answers": [list(outcome.clients), outcome.tree]})
+            ended = EndQuery(clients=list(outcome.clients), answers=outcome.tree)
+        self.worker_pool.send(ended.as_dict())
 
     def collect_client_states(self) -> None:
         """Copy the states of all clients of the last stage to this process, before the worker processes exit."""
@@ -85,7 +92,7 @@ class ProcessStage(LocalStage):
     def start(self) -> None:
         """Choose the executor in each process, and tell the others."""
         super().start()
-        self.worker_pool.tell({"do": "executor", "executor": self.choice.executor})
+        self.worker_pool.send(UseExecutor(executor=self.choice.executor).as_dict())
 
     @property
     def executor(self) -> str:
@@ -97,8 +104,14 @@ class ProcessStage(LocalStage):
         for group, ids, broadcast in self.by_group(clients):
             executor = group.executor
             assert isinstance(executor, Distributed)
-            question = {"do": OWN, "splits": splits, "state": group.state._asdict()}
-            mine, others = executor.ask(broadcast, ids, group.accepted, question)
+            mine, others = executor.ask(
+                ScoreOwnModels,
+                broadcast,
+                ids,
+                group.accepted,
+                splits=splits,
+                state=group.state._asdict(),
+            )
             models = group.personal_models(mine, broadcast, executor.inner)
             yield self.evaluator.scores(splits, one_by_one(models))
             for rank in others:
@@ -109,7 +122,7 @@ class ProcessStage(LocalStage):
 
     def _client_states(
         self, folder: Path | None, stage: Stage, settings: StageSettings, source: Population
-    ) -> ClientStates:
+    ) -> ClientStateStore:
         return SharedClientStates(
             super()._client_states(folder, stage, settings, source),
             self.worker_pool,
@@ -158,14 +171,13 @@ class ProcessEvaluator(Evaluator):
             return self.score(predict, split, rows)
         # The others begin before this process does its own part, and are heard afterwards.
         others = range(1, pool.size)
-        question: Message = {
-            "do": SHARED,
-            "splits": {TEST: split},
-            "clients": torch.tensor(clients),
-            "params": predict.params,
-            "buffers": predict.buffers,
-        }
-        pool.tell(question, others)
+        question = ScoreSamples(
+            splits={TEST: split},
+            clients=torch.tensor(clients),
+            params=predict.params,
+            buffers=predict.buffers,
+        )
+        pool.send(question.as_dict(), others)
         scores = [self.score(predict, split, part_of(rows, pool.rank, pool.size))]
         for rank in others:
             scores += received(pool.answer(rank))[TEST]

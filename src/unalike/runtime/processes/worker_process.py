@@ -1,12 +1,11 @@
 """A worker process of a run: it follows the plan as the leader carries it out, and does its share of the work.
 
-Messages are dictionaries; "do" says what to do. Some announce what every process must know, the others are questions to some of
-them.
+The messages are those of `engine/multiprocess/messages.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,28 @@ from unalike.engine.multiprocess.distributed import (
     restored_weights,
     to_pool_device,
 )
+from unalike.engine.multiprocess.messages import (
+    Announcement,
+    BeginStage,
+    ClientsQuestion,
+    EndQuery,
+    EndRun,
+    EndStage,
+    Feed,
+    Finetune,
+    GetClientState,
+    KeepClientStates,
+    Question,
+    ScoreOwnModels,
+    ScoreSamples,
+    UseExecutor,
+    read_message,
+)
 from unalike.engine.multiprocess.worker_pool import Message, WorkerPool
 from unalike.engine.threads import threads_for
 from unalike.methods.plan import Answers, Stage, StageResults, next_step, steps_of
 from unalike.metrics.scoring import Scores, SharedModel
-from unalike.runtime.processes.process_backend import OWN, SHARED, part_of
+from unalike.runtime.processes.process_backend import part_of
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.evaluation import SplitScores, one_by_one
 from unalike.runtime.stages.local_backend import LocalStage
@@ -59,17 +75,20 @@ def serve_leader(worker_pool: WorkerPool, make: Callable[[], Worker]) -> None:
     except Exception as error:
         failure = _explained(error)
     while True:
-        message = worker_pool.hear()
-        if message["do"] == "end":
+        # Every process hears every message, also a question to others.
+        received = worker_pool.receive()
+        if received["do"] == EndRun.word:
             return
-        is_asked = worker_pool.rank in message["asked"]
+        is_asked = worker_pool.rank in received["asked"]
         try:
             if failure or worker is None:
                 answer: Message = {"error": failure}
-            elif message["do"] in ANNOUNCEMENTS:
-                ANNOUNCEMENTS[message["do"]](worker, message)
-            elif is_asked:
-                answer = worker.answer(message)
+            else:
+                message = read_message(received)
+                if isinstance(message, Announcement):
+                    worker.take_in(message)
+                elif is_asked:
+                    answer = worker.answer(message)
         except Exception as error:
             failure = _explained(error)
             answer = {"error": failure}
@@ -96,123 +115,118 @@ class Worker:
 
     # announcements
 
-    def begin_stage(self, message: Message) -> None:
-        folder = None if message["folder"] is None else Path(message["folder"])
+    def take_in(self, announcement: Announcement) -> None:
+        """Follow the leader in the plan."""
+        if isinstance(announcement, BeginStage):
+            self._begin_stage(None if announcement.folder is None else Path(announcement.folder))
+        elif isinstance(announcement, UseExecutor):
+            choice = Choice(announcement.executor, "as the leader says")
+            self._stages[self._index].build_executors(choice)
+        elif isinstance(announcement, EndStage):
+            states = {name: ServerState(**state) for name, state in announcement.states.items()}
+            self._end_step(StageResults(states, announcement.rounds))
+        elif isinstance(announcement, EndQuery):
+            self._end_step(Answers(tuple(announcement.clients), announcement.answers))
+
+    def _begin_stage(self, folder: Path | None) -> None:
         assert isinstance(self._step, Stage)
         self._stages[self._index] = LocalStage(self.run_config, self._step, self._index, folder)
 
-    def take_executor(self, message: Message) -> None:
-        self._stages[self._index].build_executors(Choice(message["executor"], "as the leader says"))
-
-    def end_step(self, message: Message) -> None:
-        self._step = next_step(self._steps, _outcome(message))
+    def _end_step(self, outcome: StageResults | Answers) -> None:
+        self._step = next_step(self._steps, outcome)
         self._index += 1
 
     # questions
 
-    def answer(self, message: Message) -> Message:
-        """The answer to a question about a stage: the one that the message names, or the newest."""
+    def answer(self, question: Question) -> Message:
+        """The answer to a question about a stage: the one that it names, or the newest."""
         if not self._stages:
             raise UnalikeError("no stage has begun")
-        stage = self._stages[message.get("stage", max(self._stages))]
-        return QUESTIONS[message["do"]](self, stage, message)
+        number = max(self._stages) if question.stage is None else question.stage
+        return ANSWERS[type(question)](self, self._stages[number], question)
 
-    def score(self, stage: LocalStage, message: Message) -> Message:
+    def score(self, stage: LocalStage, question: ScoreSamples) -> Message:
         """The scores of a shared model on a part of the samples."""
         evaluator = stage.evaluator
         device = self.run_config.population.x.device
-        params = {name: t.to(device) for name, t in message["params"].items()}
-        buffers = {name: t.to(device) for name, t in message["buffers"].items()}
+        params = {name: t.to(device) for name, t in question.params.items()}
+        buffers = {name: t.to(device) for name, t in question.buffers.items()}
         predict = SharedModel(stage.state.settings.model, params, buffers)
-        clients = message["clients"].tolist()
+        clients = question.clients.tolist()
         scores = {}
-        for name, split in message["splits"].items():
+        for name, split in question.splits.items():
             rows = part_of(evaluator.splits[split].of(clients), self.rank, self.size)
             scores[name] = [evaluator.score(predict, split, rows)]
         return _scores_message(scores)
 
-    def score_own(self, stage: LocalStage, message: Message) -> Message:
+    def score_own_models(self, stage: LocalStage, question: ScoreOwnModels) -> Message:
         """The scores of the own models of the clients whose states are here."""
-        group = _group(stage, message)
-        group.state = ServerState(**to_pool_device(message["state"], group.client_pool))
-        group.accepted = accepted_rounds(message)
-        broadcast = message["broadcast"] and _broadcast(message, group.client_pool)
-        models = group.personal_models(self._mine(message), broadcast)
-        return _scores_message(stage.evaluator.scores(message["splits"], one_by_one(models)))
+        group = _group(stage, question.group)
+        group.state = ServerState(**to_pool_device(question.state, group.client_pool))
+        group.accepted = accepted_rounds(question.accepted)
+        broadcast = None
+        if question.broadcast is not None:
+            broadcast = _broadcast(question, group.client_pool)
+        models = group.personal_models(self._mine(question), broadcast)
+        return _scores_message(stage.evaluator.scores(question.splits, one_by_one(models)))
 
-    def feed(self, stage: LocalStage, message: Message) -> Message:
+    def feed(self, stage: LocalStage, question: Feed) -> Message:
         """The updates of this process's clients, or their sums."""
-        group = _group(stage, message)
-        ids = self._mine(message)
-        accepted = accepted_rounds(message)
-        broadcast = _broadcast(message, group.executor.client_pool)
-        if message["weights"] is None:
+        group = _group(stage, question.group)
+        ids = self._mine(question)
+        accepted = accepted_rounds(question.accepted)
+        broadcast = _broadcast(question, group.executor.client_pool)
+        if question.weights is None:
             buffer = UpdateBuffer(ids)
             group.executor.feed(broadcast, ids, accepted, buffer)
             return plain_updates(buffer)
-        weights = restored_weights(message["weights"])
+        weights = restored_weights(question.weights)
         total = StreamingSum(group.method, broadcast, weights, group.settings.buffers)
         group.executor.feed(broadcast, ids, accepted, total)
         return plain_sums(total.updates)
 
-    def tune(self, stage: LocalStage, message: Message) -> Message:
+    def finetune(self, stage: LocalStage, question: Finetune) -> Message:
         """The fine-tuned model of a client."""
-        group = _group(stage, message)
-        broadcast = _broadcast(message, group.executor.client_pool)
-        [(_, tuned)] = group.executor.tune(broadcast, self._mine(message), accepted_rounds(message))
-        return {"tuned": tuned}
+        group = _group(stage, question.group)
+        broadcast = _broadcast(question, group.executor.client_pool)
+        accepted = accepted_rounds(question.accepted)
+        [(_, model)] = group.executor.finetune(broadcast, self._mine(question), accepted)
+        return {"model": model}
 
-    def client_state(self, stage: LocalStage, message: Message) -> Message:
-        return {
-            "client_state": _group(stage, message).client_states.get(
-                message["client"], message["accepted"]
-            )
-        }
+    def client_state(self, stage: LocalStage, question: GetClientState) -> Message:
+        states = _group(stage, question.group).client_states
+        return {"client_state": states.get(question.client, question.accepted)}
 
-    def keep(self, stage: LocalStage, message: Message) -> Message:
+    def keep(self, stage: LocalStage, question: KeepClientStates) -> Message:
         """Pin, save, prune or adopt client states."""
-        KEEPING[message["what"]](_group(stage, message).client_states, accepted_rounds(message))
+        states = _group(stage, question.group).client_states
+        KEEPING[question.action](states, accepted_rounds(question.accepted))
         return {}
 
-    def _mine(self, message: Message) -> list[int]:
-        """The clients of this process that a message is about."""
-        return message["ids"][self.rank - 1]
+    def _mine(self, question: ClientsQuestion) -> Sequence[int]:
+        """The clients of this process that a question is about."""
+        return question.ids[self.rank - 1]
 
 
-ANNOUNCEMENTS: Mapping[str, Callable[[Worker, Message], None]] = {
-    "stage": Worker.begin_stage,
-    "executor": Worker.take_executor,
-    "next": Worker.end_step,
+ANSWERS: Mapping[type[Question], Callable[[Worker, LocalStage, Any], Message]] = {
+    ScoreSamples: Worker.score,
+    ScoreOwnModels: Worker.score_own_models,
+    Feed: Worker.feed,
+    Finetune: Worker.finetune,
+    GetClientState: Worker.client_state,
+    KeepClientStates: Worker.keep,
 }
-"""Messages that every worker process takes in."""
-QUESTIONS: Mapping[str, Callable[[Worker, LocalStage, Message], Message]] = {
-    SHARED: Worker.score,
-    OWN: Worker.score_own,
-    "feed": Worker.feed,
-    "tune": Worker.tune,
-    "client_state": Worker.client_state,
-    "keep": Worker.keep,
-}
-"""Messages that some worker processes are asked, about a stage."""
+"""Kind of question -> the method that answers it."""
 
 
-def _group(stage: LocalStage, message: Message) -> ModelGroup:
-    return list(stage.state.groups.values())[message["group"]]
+def _group(stage: LocalStage, number: int) -> ModelGroup:
+    return list(stage.state.groups.values())[number]
 
 
-def _broadcast(message: Message, client_pool: ClientPool) -> Broadcast:
-    return Broadcast(**to_pool_device(message["broadcast"], client_pool))
+def _broadcast(question: ClientsQuestion, client_pool: ClientPool) -> Broadcast:
+    assert question.broadcast is not None
+    return Broadcast(**to_pool_device(question.broadcast, client_pool))
 
 
 def _scores_message(scores: SplitScores) -> Message:
     return {"scores": {split: Scores.join(parts).tensors for split, parts in scores.items()}}
-
-
-def _outcome(message: Message) -> StageResults | Answers:
-    if "states" in message:
-        states: dict[str, Any] = message["states"]
-        return StageResults(
-            {name: ServerState(**state) for name, state in states.items()}, message["rounds"]
-        )
-    clients, tree = message["answers"]
-    return Answers(tuple(clients), tree)

@@ -179,6 +179,7 @@ class History:
                 raise DamagedRun(
                     f"cannot read {file}: {error}; restore it, or start in another folder"
                 ) from error
+        # Rounds after the newest checkpoint are trained again, so only those until it must be there.
         absent = {*range(1, (until or 0) + 1)}.difference(tables[0].get("round", ()))
         if absent:
             raise DamagedRun(

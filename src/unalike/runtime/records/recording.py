@@ -180,6 +180,7 @@ class RoundRecords:
         after: dict[str, ServerState],
     ) -> None:
         """Add the records of a round: its number, the cohorts, and the server states before and after it, by group."""
+        # What clients sent may be encoded; recorded is what the server made of it.
         cohorts = {
             group: _decoded(method, cohort, before[group]) for group, cohort in cohorts.items()
         }
@@ -333,6 +334,7 @@ def _updates(cohort: Cohort) -> Iterator[Entry]:
         total += products
         for client, norm in zip(cohort.ids, products.diagonal().sqrt().tolist()):
             yield {"quantity": "update_norm", "layer": names[0], "client": client, "value": norm}
+    # The whole update is the sum over layers of the inner products, which cosines need, too.
     norms = total.diagonal().sqrt()
     cosines = total / norms.outer(norms).clamp_min(torch.finfo(torch.float64).tiny)
     for i, client in enumerate(cohort.ids):

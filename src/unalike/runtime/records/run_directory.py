@@ -90,6 +90,7 @@ class RunDirectory:
             raise UnalikeError(
                 f"{self.path} holds a comparison; choose another folder for a single run"
             )
+        # Another run would be mixed up with the one that is here.
         different = differences(found, config)
         if different:
             advice = "Choose another folder for this one"
@@ -105,6 +106,7 @@ class RunDirectory:
             raise UnalikeError(
                 f"{self.path} already holds this run; allow it to be resumed or choose another folder"
             )
+        # Rounds that were trained cannot be taken back.
         if self.round > config.get("rounds", self.round):
             raise UnalikeError(
                 f"{self.path} holds {self.round} rounds of this run and {config['rounds']} were asked for; ask for {self.round} or "

@@ -386,6 +386,7 @@ def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
         raise UnalikeError(
             f"{folder} holds no run with a checkpoint; give the folder of ua.run(..., out=...) or `unalike run --out`{advice}"
         )
+    # The plan is followed with the stored results, so that its last stage is made as the run made it.
     tensors, facts = saved
     history = History.load(directory.path, facts["round"])
     run_config = _run_config(directory, config, history, model)
@@ -439,6 +440,7 @@ def _run_config(
 def _placeholders(directory: RunDirectory, data: Config, history: History) -> Population:
     """The clients of a run with their numbers of samples; all indices refer to one sample of zeros."""
     count = int(data["clients"])
+    # Clients without a row, as in a run that never evaluated them, count as having samples.
     train_sizes = np.ones(count, np.int64)
     test_sizes = np.ones(count, np.int64)
     for row in history.client_rows:

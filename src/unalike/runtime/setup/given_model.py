@@ -162,6 +162,7 @@ def check_loss(work: Work, model: Model, population: Population, context: Contex
         loss.check(population.task, population.outputs or 2)
     except UnalikeError as error:
         raise UnalikeError(f"{name}: {error}") from None
+    # Two samples and the gradient of their loss: what cannot be minimized shows here, not in the first step.
     leaves = {n: w.detach().requires_grad_(model.trainable(n)) for n, w in model.params.items()}
     batch = Batch(_two_samples(population), population.y[:2].to("cpu"))
     facts = {COUNTS: class_counts(batch.y, population.outputs)} if loss.needs_counts else {}

@@ -103,18 +103,25 @@ class RunConfig:
             described["protocol"] = list(self.options.protocols)
         if self.metrics:
             described["metrics"] = list(self.metrics)
-        module = None if is_named(self.model_name) else self.model.given_module
         described["work"] = work
-        described["model"] = {
-            "name": self.model_text,
-            "fingerprint": fingerprint(self.model.params | self.model.buffers),
-        }
-        if module is not None:
-            described["model"]["structure"] = structure(module)
+        described["model"] = self._described_model
         described["data"] = self._described_data
-        code = self._hashed_sources(module)
-        if code:
-            described["code"] = code
+        if self._hashed_sources:
+            described["code"] = self._hashed_sources
+        return described
+
+    @property
+    def _own_module(self) -> nn.Module | None:
+        """The module that the user gave; None for a model of the catalogue, whose name says all."""
+        return None if is_named(self.model_name) else self.model.given_module
+
+    @cached_property
+    def _described_model(self) -> Config:
+        """The model in plain values: a fingerprint of its initial values, and of a module of the user's its structure."""
+        values = fingerprint(self.model.params | self.model.buffers)
+        described = {"name": self.model_text, "fingerprint": values}
+        if self._own_module is not None:
+            described["structure"] = structure(self._own_module)
         return described
 
     @cached_property
@@ -144,9 +151,10 @@ class RunConfig:
                 data["val"] = partition.val_share
         return data
 
-    def _hashed_sources(self, module: nn.Module | None) -> Config:
+    @cached_property
+    def _hashed_sources(self) -> Config:
         """Name -> hash of the text of each class and function of the user's own that takes part in the run."""
-        modules = [] if module is None else [*module.modules()]
+        modules = [] if self._own_module is None else [*self._own_module.modules()]
         formulas = [metric.formula for metric in self.metrics.values()]
         functions = (self.work.loss, self.work.optimizer, self.work.schedule)
         return sources([self.plan, *method_of(self.plan).parts, *functions, *formulas, *modules])
@@ -176,7 +184,7 @@ class RunConfig:
 
     @cached_property
     def sampling(self) -> ReleaseSampling:
-        """How clients take part in the rounds, which decides what a round costs a private method."""
+        """The draw of clients for the rounds, which decides what a round costs a private method."""
         options = self.options
         sizes = self.population.sizes[self.population.sizes > 0]
         eligible = max(1, len(sizes))

@@ -12,8 +12,9 @@ from unalike.core.options import cohort_size
 from unalike.core.types import Broadcast, Tree
 from unalike.core.views import StageSettings
 from unalike.data.population import Population
+from unalike.data.transforms import TransformChain
 from unalike.engine.auto import Choice, build, decide
-from unalike.engine.base import BatchTransform, Executor
+from unalike.engine.base import Executor
 from unalike.methods.notes import notes_about
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.methods.return_checks import untouched
@@ -24,7 +25,7 @@ from unalike.runtime.stages.evaluation import Evaluator
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.query_runner import ask_client, ask_clients
 from unalike.runtime.stages.stage_state import Facts, RoundResult, StageState, wire_bytes
-from unalike.training.client.client_states import ClientStates, group_folder
+from unalike.training.client.client_states import ClientStates, ClientStateStore, group_folder
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.server.updates import Updates
 
@@ -86,7 +87,7 @@ class LocalStage:
 
     def _client_states(
         self, folder: Path | None, stage: Stage, settings: StageSettings, source: Population
-    ) -> ClientStates:
+    ) -> ClientStateStore:
         """The client states of a group of the stage."""
         place = None if folder is None else group_folder(folder, settings.stage, settings.group)
         return ClientStates(initial_client_state(stage.method, settings), place)
@@ -224,7 +225,7 @@ class LocalStage:
             self.choice = Choice(*facts[0]["executor"])
 
 
-def least_answer(state: StageState, client: int, transform: BatchTransform | None) -> str:
+def least_answer(state: StageState, client: int, transform: TransformChain | None) -> str:
     """The group with the model that gives the smallest answer to the stage's query on the client's samples."""
     query = state.stage.chooses
     assert query is not None

@@ -13,13 +13,14 @@ from unalike.core import tree
 from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.engine.base import AcceptedRounds, BatchTransform, ClientPool, Executor
+from unalike.data.transforms import TransformChain
+from unalike.engine.base import AcceptedRounds, ClientPool, Executor
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.methods.roles import Personalizer
 from unalike.metrics.failures import LESS_NOISE
 from unalike.metrics.scoring import Predict, SharedModel
-from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_states import ClientStateStore
 from unalike.training.client.client_task import BUFFERS
 from unalike.training.server.kept_updates import KeptUpdates, UpdateBuffer
 from unalike.training.server.server_round import ServerRound
@@ -33,7 +34,7 @@ class Diverged(UnalikeError):
 
 
 class PersonalState(NamedTuple):
-    """What a client has of its own beside the shared parameters.
+    """Everything that a client has of its own beside the shared parameters.
 
     Attributes:
         of_personalizer: State of the part that gives the client a model, joined by the message that it predicts by.
@@ -77,8 +78,8 @@ class ModelGroup:
         settings: StageSettings,
         source: Population,
         members: Members,
-        client_states: ClientStates,
-        transform: BatchTransform | None,
+        client_states: ClientStateStore,
+        transform: TransformChain | None,
         start: ServerState | None = None,
         keeps_updates: bool = False,
     ):
@@ -186,7 +187,7 @@ class ModelGroup:
         return self.client_states.get(client, self.accepted.get(client))
 
     def personal_state(self, client: int, broadcast: Broadcast | None = None) -> PersonalState:
-        """What the client has of its own.
+        """Everything that the client has of its own beside the shared parameters.
 
         The message in the `broadcast` to the client is joined to its state where the part predicts by it.
         """
@@ -242,7 +243,7 @@ class ModelGroup:
                 yield client, self._own_model(client, broadcast)
             return
         executor = executor or self.executor
-        for client, tuned in executor.tune(broadcast, ids, self.accepted):
+        for client, tuned in executor.finetune(broadcast, ids, self.accepted):
             buffers = tree.only(tuned, self.state.buffers)
             yield client, SharedModel(self.settings.model, tuned, buffers, self.context(client))
 
@@ -250,7 +251,7 @@ class ModelGroup:
         """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
         model = self.settings.model
         if broadcast is not None and self.method.finetuning_phase is not None:
-            [(_, tuned)] = self.executor.tune(broadcast, [client], self.accepted)
+            [(_, tuned)] = self.executor.finetune(broadcast, [client], self.accepted)
             return model.state_dict(tuned)
         mine = self.personal_state(client, broadcast)
         part = self._personalizer(client)

@@ -11,7 +11,7 @@ from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.engine.base import BatchTransform
+from unalike.data.transforms import TransformChain
 from unalike.methods.client_query import ClientQuery, QueryInputs
 from unalike.methods.plan import Answers, QueryStep
 from unalike.metrics.scoring import rows_at_once
@@ -23,7 +23,7 @@ def ask_client(
     state: ServerState,
     population: Population,
     client: int,
-    transform: BatchTransform | None = None,
+    transform: TransformChain | None = None,
     secret: bytes = b"",
 ) -> Tree:
     """One client's answer, on its samples as evaluation would prepare them; noise is drawn from its `secret`."""
@@ -46,7 +46,7 @@ def ask_clients(
     step: QueryStep,
     settings: StageSettings,
     population: Population,
-    transform: BatchTransform | None = None,
+    transform: TransformChain | None = None,
 ) -> Answers:
     """The answers of all clients with training samples. Answers that are not finite are refused, as updates are."""
     model = step.model or settings.model

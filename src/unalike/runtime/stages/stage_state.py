@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.options import cohort_size
@@ -17,13 +16,14 @@ from unalike.data.population import Population
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.cohort_sampler import sampler_of
 from unalike.runtime.stages.model_group import GroupRound, ModelGroup
-from unalike.training.client.client_states import ClientStates
+from unalike.training.client.client_states import ClientStateStore
 from unalike.training.wire import stage_wire
 
 Facts = dict[str, Any]
 """Plain values of a checkpoint, beside its tensors."""
-MakeStates = Callable[[Stage, StageSettings, Population], ClientStates]
+MakeStates = Callable[[Stage, StageSettings, Population], ClientStateStore]
 """Makes the client states of a group from the stage, the settings of the group and its training samples."""
 Choose = Callable[["StageState", int], str]
 """Asks a client which group it chooses for a round."""
@@ -94,6 +94,8 @@ class StageState:
         )
         self.method.require(self.settings.proxy)
         self.budget = privacy_budget(self.method, self.settings, run_config.options.epsilon_limit)
+
+        # Rounds: how many are done, and whether one waits for its row in the history.
         self.done = 0
         self.discarded = 0
         """Rounds that a federation trained and rolled back."""
@@ -101,17 +103,19 @@ class StageState:
         """Rounds of the run before the stage."""
         self.pending: RoundResult | None = None
         """A round that the groups' states contain, and that has no row in the history yet."""
+
+        # Clients: only those with samples can take part, and a round draws a share of them.
         self.eligible: Sequence[int] = with_samples(population.sizes)
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
-        self.sampling = run_config.sampling
+        self.sampler = sampler_of(run_config.sampling, self.settings.seed)
         self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
         """Clients in a round; the expected number where each one is drawn by itself."""
+
+        # Groups: each has a model of its own. Without groups all clients share one, which needs no table of a million of them.
         self.all_members = stage.members(len(population))
         self._group_of: dict[int, str] = {}
-        if (
-            stage.groups
-        ):  # without groups all clients are in one, which needs no table of a million of them
+        if stage.groups:
             for name, ids in self.all_members.items():
                 self._group_of.update(dict.fromkeys(ids, name))
         self.choices: dict[int, str] = {}
@@ -133,6 +137,7 @@ class StageState:
             )
 
     def _members_with_samples(self, ids: Sequence[int]) -> Members:
+        """The clients of a group that have samples; pooled ones count as one."""
         sizes = self.population.sizes
         if len(ids) < len(self.population):
             sizes = sizes[list(ids)]
@@ -162,18 +167,7 @@ class StageState:
 
         They depend on the round of the run alone: the same for every method of the same seed, whatever its stages.
         """
-        count = self.cohort_size
-        if self.sampling.draw != "poisson" and count == len(self.eligible):
-            return [*self.eligible]
-        rng = seeds.generator(self.settings.seed, "cohort", self.earlier + number)
-        if self.sampling.draw == "poisson":
-            probability = self.sampling.expected / self.sampling.units
-            places = np.flatnonzero(rng.random(len(self.eligible)) < probability).tolist()
-        else:
-            places = np.sort(rng.choice(len(self.eligible), count, replace=False)).tolist()
-        if isinstance(self.eligible, range):
-            return places
-        return [self.eligible[place] for place in places]
+        return self.sampler.cohort(self.earlier + number, self.eligible, self.cohort_size)
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,14 +19,62 @@ from unalike.core import tree
 from unalike.core.types import PartTrees, Tree
 from unalike.training.client.state_table import NEVER, RowIndex, StateTable
 
-WRITERS = 8
-"""Files that are written at a time."""
+FILES_AT_A_TIME = 8
+"""Files that are written at once: a disk takes long for one small file, and no longer for several."""
 
 Kind = tuple[torch.Size, torch.dtype]
 """Shape and type of one tensor of a client state."""
 
 Version = tuple[int, int]
 """(client, round): the state that the client made in that round."""
+
+
+class ClientStateStore(Protocol):
+    """Client states as executors and model groups use them: of one process (`ClientStates`), or of several (`SharedClientStates`).
+
+    `accepted` is the round of a client's last accepted update, or those of all clients that have one.
+    """
+
+    @property
+    def empty(self) -> bool:
+        """Whether clients have no state at all."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the states, if there are any."""
+
+    def get(self, client: int, accepted: int | None) -> PartTrees:
+        """The client's state as of its last accepted round."""
+
+    def put(self, client: int, round: int, client_state: PartTrees, accepted: int | None) -> None:
+        """Keep the client's state of `round` beside the accepted version."""
+
+    def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
+        """The states of clients that this process trains, along a leading [K]."""
+
+    def put_stacked(
+        self,
+        clients: Sequence[int],
+        round: int,
+        client_state: PartTrees,
+        accepted: Mapping[int, int],
+    ) -> None:
+        """`put` of clients that this process trains, with their states stacked along a leading [K]."""
+
+    def pin_versions(self, accepted: dict[int, int]) -> None:
+        """Keep these versions beside those that stand, until others are pinned."""
+
+    def save(self, accepted: dict[int, int]) -> None:
+        """Write the accepted and the pinned version of every client to disk."""
+
+    def keep_rounds_from(self, round: int) -> None:
+        """Keep the files of this `round` and of later ones."""
+
+    def drop_other_versions(self, accepted: dict[int, int]) -> None:
+        """Delete the files of versions that are not needed any more."""
+
+    def use_versions(self, accepted: dict[int, int]) -> None:
+        """Take over the files that an earlier process saved."""
 
 
 class ClientStates:
@@ -37,10 +86,13 @@ class ClientStates:
     """
 
     def __init__(self, initial: PartTrees, folder: Path | None = None, budget: int = 4 * 2**30):
+        packed = tree.pack(initial)
         self._initial = initial
         self._folder = folder
-        self._kinds = {name: (t.shape, t.dtype) for name, t in tree.pack(initial).items()}
-        self._table, self._index = StateTable(tree.pack(initial), budget), RowIndex()
+        self._kinds = {name: (t.shape, t.dtype) for name, t in packed.items()}
+        self._table = StateTable(packed, budget)
+        self._index = RowIndex()
+        # versions by what keeps them: a file, the last checkpoint, a pin, a late broadcast
         self._on_disk: set[Version] = set()
         self._standing: dict[int, int] = {}
         self._pinned: dict[int, int] = {}
@@ -53,29 +105,31 @@ class ClientStates:
 
     @property
     def device(self) -> torch.device:
-        return next(t.device for held in self._initial.values() for t in held.values())
+        return next(t.device for values in self._initial.values() for t in values.values())
 
     def get(self, client: int, accepted: int | None) -> PartTrees:
         """The client's state as of its last accepted round; None if none of its updates was accepted."""
         if accepted is None:
             return self._initial
-        return {
-            name: tree.row(t, 0) for name, t in self.stacked([client], {client: accepted}).items()
-        }
+        stacked = self.stacked([client], {client: accepted})
+        return {name: tree.row(values, 0) for name, values in stacked.items()}
 
     def put(self, client: int, round: int, client_state: PartTrees, accepted: int | None) -> None:
         """Keep the client's state of `round` beside the accepted version; drop all other versions."""
         stacked = {
-            name: tree.map(lambda t: t.unsqueeze(0), held) for name, held in client_state.items()
+            name: tree.map(lambda t: t.unsqueeze(0), values)
+            for name, values in client_state.items()
         }
-        self.put_stacked([client], round, stacked, {} if accepted is None else {client: accepted})
+        accepted_rounds = {} if accepted is None else {client: accepted}
+        self.put_stacked([client], round, stacked, accepted_rounds)
 
     def stacked(self, clients: Sequence[int], accepted: Mapping[int, int]) -> PartTrees:
         """The states of many clients along a leading [K]; `accepted` holds the last accepted round of each client that has one."""
         if self.empty:
             return {}
-        numbers, rounds = np.array(clients), _rounds(clients, accepted)
-        rows = self._index.find(numbers, rounds)
+        rounds = _rounds(clients, accepted)
+        rows = self._index.find(np.array(clients), rounds)
+        # row 0 is the initial state: that of a client with an accepted round is in a file
         for i in np.flatnonzero((rows == 0) & (rounds != NEVER)).tolist():
             rows[i] = self._load(clients[i], int(rounds[i]))
         return tree.unpack(self._table.read(rows))
@@ -94,18 +148,17 @@ class ClientStates:
         if not clients:
             return
         packed = tree.pack(client_state)
-        if (found := {name: (t.shape[1:], t.dtype) for name, t in packed.items()}) != self._kinds:
-            raise _unlike(self._kinds, found)
+        kinds = {name: (t.shape[1:], t.dtype) for name, t in packed.items()}
+        if kinds != self._kinds:
+            raise _unlike(self._kinds, kinds)
         if self.empty:
             return
-        numbers, stand = (
-            np.array(clients),
-            np.stack([_rounds(clients, given) for given in (accepted, self._pinned)]),
-        )
-        self._on_disk -= {
-            (client, round) for client in clients
-        }  # a file of the same round is older
-        self._index.keep(numbers, np.where(stand == round, NEVER, stand))
+        # a file of the same round is older
+        self._on_disk -= {(client, round) for client in clients}
+        # the accepted and the pinned version stay, unless they are of this round
+        numbers = np.array(clients)
+        kept = np.stack([_rounds(clients, accepted), _rounds(clients, self._pinned)])
+        self._index.keep(numbers, np.where(kept == round, NEVER, kept))
         self._add(numbers, round, packed)
 
     def pin_versions(self, accepted: dict[int, int]) -> None:
@@ -117,22 +170,17 @@ class ClientStates:
         if self._folder is None:
             return
         versions = [*accepted.items(), *self._pinned.items()]
-        rows = self._index.find(*np.array(versions, np.int64).reshape(-1, 2).T)
-        found = dict(zip(versions, rows.tolist(), strict=True))
-        due = [version for version, row in found.items() if row and version not in self._on_disk]
-        with ThreadPoolExecutor(
-            WRITERS
-        ) as writers:  # a disk takes long for one small file, and no longer for several
-            for first in range(0, len(due), WRITERS):
-                some = due[first : first + WRITERS]
-                held = tree.map(
-                    lambda t: t.cpu(),
-                    self._table.read(np.array([found[version] for version in some])),
-                )
-                paths, client_states = (
-                    map(self._path, some),
-                    (tree.row(held, i) for i in range(len(some))),
-                )
+        clients, rounds = np.array(versions, np.int64).reshape(-1, 2).T
+        rows = dict(zip(versions, self._index.find(clients, rounds).tolist(), strict=True))
+        # a version without a row is in a file already, or has never been
+        due = [version for version, row in rows.items() if row and version not in self._on_disk]
+        with ThreadPoolExecutor(FILES_AT_A_TIME) as writers:
+            for first in range(0, len(due), FILES_AT_A_TIME):
+                some = due[first : first + FILES_AT_A_TIME]
+                table_rows = np.array([rows[version] for version in some])
+                values = tree.map(lambda t: t.cpu(), self._table.read(table_rows))
+                paths = [self._path(version) for version in some]
+                client_states = [tree.row(values, i) for i in range(len(some))]
                 list(writers.map(write_tensors, paths, client_states))
                 self._on_disk.update(some)
 
@@ -155,25 +203,27 @@ class ClientStates:
         self._standing = dict(accepted)
 
     def use_versions(self, accepted: dict[int, int]) -> None:
-        """Take over the files that an earlier process saved, and `prune` them."""
+        """Take over the files that an earlier process saved, and drop those of other versions."""
         if self._folder is None:
             return
+        files = rounds_of(self._folder.glob("*/round-*.safetensors"))
         self._on_disk = {
             (int(path.parent.name), round)
-            for path, round in rounds_of(self._folder.glob("*/round-*.safetensors")).items()
+            for path, round in files.items()
             if path.parent.name.isdecimal()
         }
         self.drop_other_versions(accepted)
 
     def _load(self, client: int, round: int) -> int:
         """The row of a state that a file holds."""
-        found, _ = read_tensors(self._path((client, round)))
+        values, _ = read_tensors(self._path((client, round)))
         self._on_disk.add((client, round))
-        return int(
-            self._add(np.array([client]), round, tree.map(lambda t: t.unsqueeze(0), found))[0]
-        )
+        stacked = tree.map(lambda t: t.unsqueeze(0), values)
+        [row] = self._add(np.array([client]), round, stacked)
+        return int(row)
 
     def _add(self, clients: np.ndarray, round: int, client_state: Tree) -> np.ndarray:
+        """The rows of these states, stacked along a leading [K], once they are written."""
         rows = self._index.free(len(clients))
         self._table.write(rows, client_state)
         self._index.add(clients, round, rows)
@@ -203,9 +253,10 @@ def _unlike(initial: Mapping[str, Kind], made: Mapping[str, Kind]) -> UnalikeErr
     """The error for a client state that differs from the initial one in names, shapes or types."""
     name = next(n for n in {**initial, **made} if initial.get(n) != made.get(n))
     part, _, what = name.partition("/")
-    begins, keeps = (_words(kinds.get(name)) for kinds in (initial, made))
+    before = _words(initial.get(name))
+    after = _words(made.get(name))
     return UnalikeError(
-        f"{part} gives clients {begins} as {what} before their first round and {keeps} after it; "
+        f"{part} gives clients {before} as {what} before their first round and {after} after it; "
         "what finish or encode keeps must have the names, shapes and types that client_init gives"
     )
 

@@ -1,4 +1,7 @@
-"""The client half of a round: `train`, and `tune` for the fine-tuned model that a client is evaluated with. Both are pure."""
+"""The client half of a round: `train`, and `finetune` for the model that a client is evaluated with. Both are pure.
+
+Fine-tuning is training by another method (`Method.finetuning_method`), of which nothing is sent.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +16,7 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors
 from unalike.core.types import ClientUpdate, PartTrees, Tree
-from unalike.core.views import StageSettings
+from unalike.core.views import ClientView, StageSettings
 from unalike.core.work import Work
 from unalike.methods import return_checks
 from unalike.methods.compressor import Compressor
@@ -41,25 +44,30 @@ SOLVER = "solver"
 class TrainedClient(NamedTuple):
     """A client after its local training, before its update is made; of stacked clients every tensor has a leading [K].
 
-    Training made new tensors for the parameters `moved`, which may be overwritten, and added `gained` to others, where the
-    trainer returns that. `buffers` are the shared model's, `own` those of the parts' models. `states` are the solver's after
-    each phase, `steps` those that trained shared parameters, `loss` is the mean task loss over all steps. `finished` are new
-    client states that the trainer has found in place of `finish`, by part.
+    Training made new tensors for the parameters `new_tensors`, which may be overwritten, and added `added_to_model` to others,
+    where the trainer returns that. `buffers` are the shared model's, `own_buffers` those of the parts' models. `solver_states`
+    are those after each phase, `steps` those that trained shared parameters, `loss` is the mean task loss over all steps.
+    `finished` are new client states that the trainer has found in place of `finish`, by part.
     """
 
     params: Tree
-    moved: Tree
-    gained: Tree
+    new_tensors: Tree
+    added_to_model: Tree
     buffers: Tree
-    own: PartTrees
+    own_buffers: PartTrees
     client_state: PartTrees
-    states: list[dict[str, PartTrees]]
+    solver_states: list[dict[str, PartTrees]]
     steps: Tensor | float
     loss: Tensor
     finished: PartTrees = {}  # noqa: RUF012
 
+    @property
+    def model(self) -> Tree:
+        """The parameters and buffers of the client's model."""
+        return self.params | self.buffers
 
-def stepwise(task: ClientTask, stacked: bool = False) -> TrainerFactory:
+
+def stepwise(task: ClientTask, stacked: bool = False) -> partial[LocalStep]:
     """Makes the trainer of each phase, step by step; with `stacked` under `torch.vmap`."""
     # steps may overwrite copies of parameters, but a part that trains still reads the values before a step
     leaf = None if stacked or task.method.trained_parts else task.settings.model.layout.leaf
@@ -74,105 +82,129 @@ def train(task: ClientTask, trainers: Trainers = stepwise) -> tuple[ClientUpdate
 
     Returns the client update for the server, and the client's new state.
     """
+    # parts make the start of training from what was received and kept
     task = task.begin()
-    return make_client_update(task, run_phases(task, task.method.phases, trainers(task)))
+    # the solver moves the parameters, phase by phase
+    trained = run_phases(task, trainers(task))
+    # parts look at the result: what they keep, and what is sent
+    return make_client_update(task, trained)
 
 
-def run_phases(
-    task: ClientTask, phases: Sequence[Phase], make_trainer: TrainerFactory
-) -> TrainedClient:
+def finetune(task: ClientTask, trainers: Trainers = stepwise) -> Tree:
+    """The same training, but nothing is sent or kept: the parameters and buffers that a client is evaluated with.
+
+    The task is one of `Method.finetuning_method`, from a fresh solver (`without_solver_state`).
+    """
+    task = task.begin()
+    return run_phases(task, trainers(task)).model
+
+
+def run_phases(task: ClientTask, make_trainer: TrainerFactory) -> TrainedClient:
     """Local training, phase by phase."""
     training = LocalTraining(task)
-    for number, (phase, batches) in enumerate(zip(phases, task.data.batches, strict=True)):
+    for number, (phase, batches) in enumerate(
+        zip(task.method.phases, task.data.batches, strict=True)
+    ):
         work, before = training.start(phase)
         trainer = make_trainer(
             work, phase=number, params=training.params, client_state=training.client_state
         )
-        training.end(*trainer.phase(before, batches), moved=bool(batches))
+        sums, after = trainer.phase(before, batches)
+        training.end(sums, after, has_batches=bool(batches))
     return training.trained
 
 
 def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[ClientUpdate, PartTrees]:
-    """The client update and the client's new state after training. Stacked clients work if no part is `closing`."""
-    method, settings, broadcast, size, sent = (
-        task.method,
-        task.settings,
-        task.broadcast,
-        task.size,
-        task.sent,
-    )
+    """The client update and the client's new state after training.
+
+    Stacked clients work if no part acts after training (`Method.parts_after_training`).
+    """
+    method, settings = task.method, task.settings
     params, buffers, steps = trained.params, trained.buffers, trained.steps
-    messages, kept = {}, {}
+    messages: PartTrees = {}
+    kept: PartTrees = {}
 
-    def finish(member: Part, params: Tree) -> None:
-        now = trained.own[member.name] if member.trains else buffers
-        view = task.view_of(member, params, now, trained.client_state, steps=steps)
-        with return_checks.errors_name_hook(member, "finish"):
-            kept[member.name], message = member.finish(view)
-        messages[member.name] = {n: t for n, t in message.items() if n in sent or n not in params}
+    def view_of(part: Part, params: Tree, buffers: Tree) -> ClientView:
+        return task.view_of(part, params, buffers, trained.client_state, steps=steps)
 
-    for member in method.parts:
-        kept[member.name] = trained.client_state.get(member.name, {})
-        if member.name in trained.finished:
-            kept[member.name] = trained.finished[member.name]
-        elif member in method.parts_after_training and member not in method.parts_after_upload:
-            finish(member, params)
-        if member in method.parts_with_client_model:
-            own = trained.own[member.name]
-            view = task.view_of(member, params, buffers, trained.client_state, steps=steps)
-            kept[f"{member.name}.{BUFFERS}"] = (
-                own if member.trains else member.kept_buffers(view, own)
-            )
+    def finish(part: Part, params: Tree) -> None:
+        part_buffers = trained.own_buffers[part.name] if part.trains else buffers
+        with return_checks.errors_name_hook(part, "finish"):
+            kept[part.name], message = part.finish(view_of(part, params, part_buffers))
+        # private parameters stay at the client
+        messages[part.name] = {
+            name: t for name, t in message.items() if name in task.sent or name not in params
+        }
+
+    # the parts' states and messages; those that count what is sent have to wait for the upload
+    for part in method.parts:
+        kept[part.name] = trained.client_state.get(part.name, {})
+        if part.name in trained.finished:
+            kept[part.name] = trained.finished[part.name]
+        elif part in method.parts_after_training and part not in method.parts_after_upload:
+            finish(part, params)
+        if part in method.parts_with_client_model:
+            own_buffers = trained.own_buffers[part.name]
+            if not part.trains:
+                own_buffers = part.kept_buffers(view_of(part, params, buffers), own_buffers)
+            kept[f"{part.name}.{BUFFERS}"] = own_buffers
+
+    # what the client keeps beside them
     if settings.work.keep_optimizer_state:
-        kept[SOLVER] = _pack_solver_states(trained.states)
-    shared_buffers, kept[BUFFERS] = _split(method, settings, buffers)
+        kept[SOLVER] = _pack_solver_states(trained.solver_states)
+    shared_buffers, kept[BUFFERS] = _split_buffers(method, settings, buffers)
 
-    spare = {} if method.parts_after_training else trained.moved  # no part reads them any more
-    rest = [n for n in sent if n not in trained.gained]
-    update = {
-        n: spare[n].sub_(broadcast.params[n]) if n in spare else params[n] - broadcast.params[n]
-        for n in rest
-    }
-    update = tree.only(update | trained.gained, sent)
+    # the update, as the uploads encode it
+    update = _difference(task, trained)
     for upload in method.role(Upload):
-        view = task.view_of(upload, params, buffers, trained.client_state, steps=steps)
-        update, kept[upload.name] = upload.encode(view, update)
-    reached = params | _reached(task, update, kept) if method.parts_after_upload else params
-    for member in method.parts_after_upload:
-        finish(member, reached)
-    shared = {name: task.context[name] for member in method.parts for name in member.shares}
-    made = torch.as_tensor(steps, dtype=size.dtype, device=size.device)
-    weight = settings.work.solver.weight(made)
-    # where numbers of clients are hidden the loss stays at home: it has no noise
-    loss = torch.zeros_like(trained.loss) if method.hides_client_numbers else trained.loss
+        update, kept[upload.name] = upload.encode(view_of(upload, params, buffers), update)
+
+    # parts that sum what is sent see the model that the server makes of it
+    if method.parts_after_upload:
+        reached = params | _reached(task, update, kept)
+        for part in method.parts_after_upload:
+            finish(part, reached)
+
+    # the numbers
+    shared_facts = {name: task.context[name] for part in method.parts for name in part.shares}
+    steps_made = torch.as_tensor(steps, dtype=task.size.dtype, device=task.size.device)
     client_update = ClientUpdate(
-        update, shared_buffers, _filled(messages), size, made, weight, loss, shared
+        update=update,
+        buffers=shared_buffers,
+        messages=_without_empty(messages),
+        size=task.size,
+        steps=steps_made,
+        weight=settings.work.solver.weight(steps_made),
+        loss=torch.zeros_like(trained.loss) if method.hides_client_numbers else trained.loss,
+        shared=shared_facts,
     )
-    return client_update, _filled(kept)
+    return client_update, _without_empty(kept)
+
+
+def _difference(task: ClientTask, trained: TrainedClient) -> Tree:
+    """The update w_k - w of the shared parameters. It overwrites new tensors that no part reads any more."""
+    received = task.broadcast.params
+    spare = {} if task.method.parts_after_training else trained.new_tensors
+    update = {}
+    for name in task.sent:
+        if name in trained.added_to_model:
+            update[name] = trained.added_to_model[name]
+        elif name in spare:
+            update[name] = spare[name].sub_(received[name])
+        else:
+            update[name] = trained.params[name] - received[name]
+    return update
 
 
 def _reached(task: ClientTask, update: Tree, kept: PartTrees) -> Tree:
     """The parameters that the server makes of an encoded update, with what error feedback keeps of it for later rounds."""
     arrived = decode_update(task.method, update, task.broadcast)
-    for name in (u.name for u in task.method.role(Compressor) if u.error_feedback):
-        kept_back = tree.sub(tree.shared(kept[name], arrived), task.client_state[name])
-        arrived |= tree.map(lambda e, u: u + e, kept_back, arrived)
+    for compressor in task.method.role(Compressor):
+        if compressor.error_feedback:
+            name = compressor.name
+            kept_back = tree.sub(tree.shared(kept[name], arrived), task.client_state[name])
+            arrived |= tree.map(lambda e, u: u + e, kept_back, arrived)
     return tree.map(lambda u, w: w + u, arrived, task.broadcast.params)
-
-
-def tune(task: ClientTask, trainers: Trainers = stepwise) -> Tree:
-    """The parameters and buffers that a client is evaluated with after the method's fine-tuning; its state stays as it is.
-
-    Fine-tuning starts from the broadcast model with a fresh solver, and minimizes the task's loss alone. The arguments are those
-    of `train`.
-    """
-    phase = task.method.finetuning_phase
-    if phase is None:
-        raise UnalikeError(f"{task.method!r} has no fine-tuning; add local_finetune")
-    fresh = without_solver_state(task.client_state)
-    task = replace(task, method=task.method.finetuning_method, client_state=fresh).begin()
-    trained = run_phases(task, (phase,), trainers(task))
-    return trained.params | trained.buffers
 
 
 def without_solver_state(client_state: PartTrees) -> PartTrees:
@@ -187,75 +219,93 @@ class LocalTraining:
     """
 
     def __init__(self, task: ClientTask):
-        self.method, self.model, self.sent = task.method, task.settings.model, task.sent
-        self.params, self.client_state, self.buffers = task.start, task.client_state, task.buffers
+        self.method = task.method
+        self.model = task.settings.model
+        self.sent = task.sent
+        self.params = task.start
+        self.client_state = task.client_state
+        self.buffers = task.buffers
+        # the broadcast has the learning rate of the round, which may follow a schedule
         work, lr = task.settings.work, task.broadcast.lr
         self._work = work if lr == work.lr else replace(work, lr=lr)
-        self._own = {
-            p.name: task.client_state.get(f"{p.name}.{BUFFERS}", {})
-            for p in task.method.parts_with_client_model
+        self._own_buffers = {
+            part.name: task.client_state.get(f"{part.name}.{BUFFERS}", {})
+            for part in task.method.parts_with_client_model
         }
-        self._solver_states = _unpack_solver_states(task.client_state.get(SOLVER, {}))
+        self._kept_solver_states = _unpack_solver_states(task.client_state.get(SOLVER, {}))
+        # what the phases so far came to
         self._sums: list[StepSums] = []
-        self._states: list[dict[str, PartTrees]] = []
-        self._moved: Tree = {}
-        self._gained: Tree = {}
-        self._counts = True  # whether the steps of the phase train shared parameters
+        self._solver_states: list[dict[str, PartTrees]] = []
+        self._new_tensors: Tree = {}
+        self._added_to_model: Tree = {}
+        self._trains_shared = True
 
     def start(self, phase: Phase) -> tuple[Work, StepState]:
         """The work of the next phase, and the values that it starts from."""
         variables = _variables(self.method, phase, self.model, self.params, self.client_state)
-        self._counts = not self.sent or not variables[MODEL].keys().isdisjoint(self.sent)
-        state = map_tensors(Tensor.clone, self._solver_states.get(len(self._states), {}))
-        return phase.work(self._work), StepState(variables, state, self.buffers, self._own)
+        # only steps that train shared parameters count, if there are such parameters
+        self._trains_shared = not self.sent or not variables[MODEL].keys().isdisjoint(self.sent)
+        number = len(self._solver_states)
+        solver_state = map_tensors(Tensor.clone, self._kept_solver_states.get(number, {}))
+        before = StepState(variables, solver_state, self.buffers, self._own_buffers)
+        return phase.work(self._work), before
 
-    def end(self, sums: StepSums, after: StepState, moved: bool) -> None:
-        """Take over what a phase came to; `moved`: it had batches."""
-        now, gained = tree.detach(after.variables[MODEL]), sums.added_to_model
-        self._sums.append(sums if self._counts else sums._replace(steps=0.0))
-        self._states.append(after.solver_state)
-        self.params, self._gained = self.params | now, self._gained | (gained or {})
-        self._moved |= now if moved and gained is None else {}
+    def end(self, sums: StepSums, after: StepState, has_batches: bool) -> None:
+        """Take over what a phase came to."""
+        params = tree.detach(after.variables[MODEL])
+        self._sums.append(sums if self._trains_shared else sums._replace(steps=0.0))
+        self._solver_states.append(after.solver_state)
+        self.params = self.params | params
+        if sums.added_to_model is not None:
+            self._added_to_model = self._added_to_model | sums.added_to_model
+        elif has_batches:
+            # without a step the tensors are still the broadcast's
+            self._new_tensors = self._new_tensors | params
         self.client_state = merge_states(self.client_state, after.variables)
-        self.buffers, self._own = after.buffers, after.own_buffers
+        self.buffers = after.buffers
+        self._own_buffers = after.own_buffers
 
     @property
     def trained(self) -> TrainedClient:
         """The client after the last phase."""
-        columns = zip(*(sums[:3] for sums in self._sums), strict=True)
-        loss, rows, steps = (sum(rest, start=first) for first, *rest in columns)
+        loss = _total([sums.loss for sums in self._sums])
+        rows = _total([sums.rows for sums in self._sums])
         return TrainedClient(
             params=self.params,
-            moved=self._moved,
-            gained=self._gained,
+            new_tensors=self._new_tensors,
+            added_to_model=self._added_to_model,
             buffers=self.buffers,
-            own=self._own,
+            own_buffers=self._own_buffers,
             client_state=self.client_state,
-            states=self._states,
-            steps=steps,
+            solver_states=self._solver_states,
+            steps=_total([sums.steps for sums in self._sums]),
             loss=torch.as_tensor(loss) / torch.as_tensor(rows).clamp_min(1),
         )
+
+
+def _total(values: list[Tensor | float]) -> Tensor | float:
+    """The sum in this order, which starts with the first value and not with 0."""
+    return sum(values[1:], start=values[0])
 
 
 def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:
     """A client's state before its first participation, with every key that it will ever have: so states can be stacked."""
     model, params = settings.model, method.trained_params(settings.model)
-    client_state = {
-        p.name: p.client_init({n: w for n, w in params.items() if p.keeps(n, model)})
-        for p in method.parts
-    }
-    client_state |= {f"{p.name}.{BUFFERS}": model.buffers for p in method.parts_with_client_model}
-    client_state[BUFFERS] = _split(method, settings, model.buffers)[1]
+    client_state: PartTrees = {}
+    for part in method.parts:
+        given = {n: w for n, w in params.items() if part.keeps(n, model)}
+        client_state[part.name] = part.client_init(given)
+    for part in method.parts_with_client_model:
+        client_state[f"{part.name}.{BUFFERS}"] = model.buffers
+    _, client_state[BUFFERS] = _split_buffers(method, settings, model.buffers)
     if settings.work.keep_optimizer_state:
-        parts = [
-            (p.work(settings.work).solver, _variables(method, p, model, model.params, client_state))
-            for p in method.phases
-        ]
-        client_state[SOLVER] = _pack_solver_states(
-            [initial_solver_state(solver, variables) for solver, variables in parts]
-        )
+        solver_states = []
+        for phase in method.phases:
+            variables = _variables(method, phase, model, model.params, client_state)
+            solver_states.append(initial_solver_state(phase.work(settings.work).solver, variables))
+        client_state[SOLVER] = _pack_solver_states(solver_states)
     device = next(iter(model.params.values())).device
-    return map_tensors(lambda t: t.to(device), _filled(client_state))
+    return map_tensors(lambda t: t.to(device), _without_empty(client_state))
 
 
 def _variables(
@@ -263,7 +313,7 @@ def _variables(
 ) -> PartTrees:
     """The variables of the solver in a phase: the trainable parameters, and the models of the parts that train one."""
     variables = {MODEL: tree.shared(params, trained_names(method, phase, model))}
-    return variables | {p.name: client_state[p.name] for p in method.trained_parts}
+    return variables | {part.name: client_state[part.name] for part in method.trained_parts}
 
 
 def trained_names(method: Method, phase: Phase, model: Model) -> list[str]:
@@ -277,35 +327,31 @@ def trained_names(method: Method, phase: Phase, model: Model) -> list[str]:
     return names
 
 
-def _split(method: Method, settings: StageSettings, buffers: Tree) -> tuple[Tree, Tree]:
+def _split_buffers(method: Method, settings: StageSettings, buffers: Tree) -> tuple[Tree, Tree]:
     """The buffers that are sent, and those that stay on the client."""
-    sent = (
-        {}
-        if settings.buffers == "local"
-        else tree.only(buffers, method.shared_names(buffers, settings.model))
-    )
-    return sent, {n: b for n, b in buffers.items() if n not in sent}
+    shared: Tree = {}
+    if settings.buffers != "local":
+        shared = tree.only(buffers, method.shared_names(buffers, settings.model))
+    return shared, {n: b for n, b in buffers.items() if n not in shared}
 
 
 def _pack_solver_states(states: Sequence[dict[str, PartTrees]]) -> Tree:
     """The solver's states by phase as one tree: `<phase>.<variables>.<slot>/<parameter>`."""
-    return tree.pack(
-        {
-            f"{number}.{name}.{slot}": t
-            for number, state in enumerate(states)
-            for name, slots in state.items()
-            for slot, t in slots.items()
-        }
-    )
+    slots: PartTrees = {}
+    for number, state in enumerate(states):
+        for name, trees in state.items():
+            for slot, values in trees.items():
+                slots[f"{number}.{name}.{slot}"] = values
+    return tree.pack(slots)
 
 
 def _unpack_solver_states(packed: Tree) -> dict[int, dict[str, PartTrees]]:
     states: dict[int, dict[str, PartTrees]] = {}
-    for path, slot in tree.unpack(packed).items():
-        number, name, kind = path.split(".")
-        states.setdefault(int(number), {}).setdefault(name, {})[kind] = slot
+    for path, values in tree.unpack(packed).items():
+        number, name, slot = path.split(".")
+        states.setdefault(int(number), {}).setdefault(name, {})[slot] = values
     return states
 
 
-def _filled(part_trees: PartTrees) -> PartTrees:
-    return {name: t for name, t in part_trees.items() if t}
+def _without_empty(part_trees: PartTrees) -> PartTrees:
+    return {name: values for name, values in part_trees.items() if values}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value
 
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
@@ -17,16 +18,10 @@ from unalike.core.types import Batch, Output, PartTrees, Tree
 from unalike.core.views import ClientView
 from unalike.core.work import Work
 from unalike.methods import return_checks
-from unalike.methods.gradient_rule import GradientRule, StepValues
+from unalike.methods.gradient_rule import GradientRule, StepLoss, StepValues
 from unalike.methods.part import Part
 from unalike.methods.roles import Correction
 from unalike.training.client.client_task import ClientTask
-from unalike.training.client.gradient_rules import (
-    AutogradRule,
-    StackedRule,
-    by_backward,
-    by_grad,
-)
 
 MODEL = "model"
 """Name of the shared model among the variables of the solver; the others are models of parts, under the parts' names."""
@@ -287,6 +282,84 @@ class LossOfStep:
         # the first term is that of the task
         values = StepValues(terms[0].detach(), output.buffers, own_buffers)
         return sum(terms[1:], start=terms[0]), values
+
+
+class LeafGradients(Protocol):
+    """Computes the gradients of a value in the leaves of its graph; None for a leaf that it does not depend on."""
+
+    def __call__(self, value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]: ...
+
+
+def by_grad(value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
+    """The gradients of these leaves alone: a part may bring a model of its own, whose parameters must get none."""
+    return torch.autograd.grad(value, leaves, allow_unused=True)
+
+
+def by_backward(value: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
+    """The same where the graph has no other leaves: `backward` does not search the graph first (3 % of a recurrent step)."""
+    value.backward()
+    grads = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    return grads
+
+
+@dataclass(frozen=True)
+class AutogradRule:
+    """Ordinary autograd, which is faster than functional gradients for one client."""
+
+    gradients_of: LeafGradients
+
+    allows_more_gradients: ClassVar[bool] = True
+    counts_empty_batches: ClassVar[bool] = False
+
+    def gradients(
+        self, loss: StepLoss, variables: PartTrees, batch: Batch
+    ) -> tuple[PartTrees, StepValues]:
+        leaves = _leaves_of(variables)
+        with torch.enable_grad():
+            total, values = loss(leaves, batch)
+        flat = [leaf for model in leaves.values() for leaf in model.values()]
+        gradients = [
+            torch.zeros_like(leaf) if gradient is None else gradient
+            for gradient, leaf in zip(self.gradients_of(total, flat), flat, strict=True)
+        ]
+        rest = iter(gradients)
+        grads = {}
+        for model, tensors in leaves.items():
+            grads[model] = {name: next(rest) for name in tensors}
+        return grads, values
+
+    def rows_of(self, batch: Batch) -> Tensor | float:
+        return batch.rows
+
+
+@dataclass(frozen=True)
+class StackedRule:
+    """Functional gradients, which `torch.vmap` can stack."""
+
+    allows_more_gradients: ClassVar[bool] = True
+    counts_empty_batches: ClassVar[bool] = False
+
+    def gradients(
+        self, loss: StepLoss, variables: PartTrees, batch: Batch
+    ) -> tuple[PartTrees, StepValues]:
+        loss_of_variables = partial(loss, batch=batch)
+        grads, (_, values) = grad_and_value(loss_of_variables, has_aux=True)(variables)
+        return grads, values
+
+    def rows_of(self, batch: Batch) -> Tensor | float:
+        return batch.rows
+
+
+def _leaves_of(variables: PartTrees) -> PartTrees:
+    """The variables as leaves of a new graph."""
+    return {
+        model: {
+            n: t if t.requires_grad else t.detach().requires_grad_() for n, t in tensors.items()
+        }
+        for model, tensors in variables.items()
+    }
 
 
 def _sums_of_steps(losses: list[Tensor], rows: list[Tensor | float]) -> StepSums:

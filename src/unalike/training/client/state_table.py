@@ -12,9 +12,9 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Tree
 
-BLOCK = 2**20
+MIN_BLOCK_BYTES = 2**20
 """Least number of bytes of a block."""
-ALIGNED = 64
+ALIGNMENT_BYTES = 64
 """Columns start at multiples of this many bytes."""
 NEVER = -1
 """Round of a row without a state."""
@@ -39,10 +39,11 @@ class StateTable:
     """
 
     def __init__(self, like: Tree, budget: int):
-        self.like, self.budget = like, budget
+        self.like = like
+        self.budget = budget
         self.rows = 0
         self._blocks: list[TableBlock] = []
-        self._width = max(1, tree.nbytes(like))
+        self._row_bytes = max(1, tree.nbytes(like))
 
     @property
     def device(self) -> torch.device:
@@ -51,46 +52,53 @@ class StateTable:
     def read(self, rows: np.ndarray) -> Tree:
         """Copies of these rows, stacked along a leading [K]."""
         parts = [*self._parts(rows)]
+        # rows of one block are in the right order already
         if len(parts) == 1:
             [(block, _, at)] = parts
             return tree.map(
                 lambda column: column.index_select(0, at).to(self.device), block.columns
             )
-        found = tree.map(lambda t: t.new_empty(len(rows), *t.shape), self.like)
+        stacked = tree.map(lambda t: t.new_empty(len(rows), *t.shape), self.like)
         for block, places, at in parts:
-            for name, t in found.items():
-                t.index_copy_(0, places, block.columns[name].index_select(0, at).to(self.device))
-        return found
+            for name, t in stacked.items():
+                values = block.columns[name].index_select(0, at)
+                t.index_copy_(0, places, values.to(self.device))
+        return stacked
 
     def write(self, rows: np.ndarray, stacked: Tree) -> None:
         """Write trees, stacked along a leading [K], over these rows."""
         parts = [*self._parts(rows)]
         for block, places, at in parts:
             for name, column in block.columns.items():
-                own = stacked[name].detach().to(self.device)
-                own = (
-                    own if len(parts) == 1 else own.index_select(0, places)
-                )  # large ones are not copied twice
-                column.index_copy_(0, at, own.to(block.device))
+                values = stacked[name].detach().to(self.device)
+                # large ones are not copied twice
+                if len(parts) > 1:
+                    values = values.index_select(0, places)
+                column.index_copy_(0, at, values.to(block.device))
 
     def _parts(self, rows: np.ndarray) -> Iterator[tuple[TableBlock, Tensor, Tensor]]:
         """Each block that holds some of the rows, the places of these among all `rows`, and their places in the block."""
         while self.rows <= rows.max(initial=0):
             self._grow()
-        held = np.searchsorted([block.first for block in self._blocks], rows, side="right") - 1
-        for number in np.unique(held).tolist():
-            block, places = self._blocks[number], np.flatnonzero(held == number)
+        first_rows = [block.first for block in self._blocks]
+        block_of_row = np.searchsorted(first_rows, rows, side="right") - 1
+        for number in np.unique(block_of_row).tolist():
+            block = self._blocks[number]
+            places = np.flatnonzero(block_of_row == number)
             at = torch.from_numpy(rows[places].astype(np.int64) - block.first)
             yield block, torch.from_numpy(places).to(self.device), at.to(block.device)
 
     def _grow(self) -> None:
         """Add a block of a quarter of the rows so far: few blocks, and little unused room."""
-        rows = max(1, BLOCK // self._width, self.rows // 4)
-        room = (
-            self.budget - sum(tree.nbytes(block.columns) for block in self._blocks)
-        ) // self._width
-        rows = min(rows, room) if room > 0 else rows
-        columns = _columns(self.like, rows, self._beside if room > 0 else _mapped)
+        rows = max(1, MIN_BLOCK_BYTES // self._row_bytes, self.rows // 4)
+        used_bytes = sum(tree.nbytes(block.columns) for block in self._blocks)
+        rows_in_budget = (self.budget - used_bytes) // self._row_bytes
+        if rows_in_budget > 0:
+            rows = min(rows, rows_in_budget)
+            columns = _columns(self.like, rows, self._beside)
+        else:
+            columns = _columns(self.like, rows, _mapped)
+        # row 0 holds `like` itself
         if not self._blocks:
             for name, t in self.like.items():
                 columns[name][0].copy_(t.detach())
@@ -112,30 +120,35 @@ class RowIndex:
     """Index from (client, round) to row. The rows of a client are a linked list, newest first, that ends with row 0."""
 
     def __init__(self) -> None:
-        self._newest = np.zeros(0, np.int32)  # by client
-        self._before = np.zeros(1, np.int32)  # by row: the same client's row before it
-        self._round = np.full(1, NEVER, np.int32)  # by row
+        # by client
+        self._newest = np.zeros(0, np.int32)
+        # by row: the same client's row before it, and its round
+        self._before = np.zeros(1, np.int32)
+        self._round = np.full(1, NEVER, np.int32)
         self._used = 1
         self._free = np.zeros(0, np.int32)
 
     def find(self, clients: np.ndarray, rounds: np.ndarray) -> np.ndarray:
         """The row of each client's round, [K]; 0 where there is none."""
-        found = np.zeros(len(clients), np.int32)
+        rows_of_round = np.zeros(len(clients), np.int32)
         for rows in self._chains(clients):
-            np.copyto(found, rows, where=self._round[rows] == rounds)
-        return found
+            np.copyto(rows_of_round, rows, where=self._round[rows] == rounds)
+        return rows_of_round
 
     def keep(self, clients: np.ndarray, rounds: np.ndarray) -> None:
         """Free the clients' rows except those of `rounds`, [n, K]."""
-        chain, gone = np.zeros(len(clients), np.int32), [self._free]
+        newest = np.zeros(len(clients), np.int32)
+        free = [self._free]
+        # from the oldest on, each row that stays points to the one before it that stays
         for rows in reversed([*self._chains(clients)]):
-            kept = (rows > 0) & (self._round[rows] == rounds).any(0)
-            self._before[rows[kept]] = chain[kept]
-            chain[kept] = rows[kept]
-            gone.append(rows[(rows > 0) & ~kept])
-        self._newest[clients] = chain
+            is_row = rows > 0
+            stays = is_row & (self._round[rows] == rounds).any(0)
+            self._before[rows[stays]] = newest[stays]
+            newest[stays] = rows[stays]
+            free.append(rows[is_row & ~stays])
+        self._newest[clients] = newest
         # at last: whatever interrupts this, no row is both free and in a chain
-        self._free = np.sort(np.concatenate(gone))
+        self._free = np.sort(np.concatenate(free))
 
     def free(self, count: int) -> np.ndarray:
         """The first `count` unused rows."""
@@ -146,8 +159,10 @@ class RowIndex:
         """Enter the rows of `clients` in `round`; `rows` were `free`."""
         self._free = self._free[np.count_nonzero(rows < self._used) :]
         self._used = max(self._used, int(rows.max()) + 1)
-        self._before, self._round = _long(self._before, self._used), _long(self._round, self._used)
-        self._before[rows], self._round[rows] = self._newest[clients], round
+        self._before = _long(self._before, self._used)
+        self._round = _long(self._round, self._used)
+        self._before[rows] = self._newest[clients]
+        self._round[rows] = round
         self._newest[clients] = rows
 
     def _chains(self, clients: np.ndarray) -> Iterator[np.ndarray]:
@@ -161,10 +176,13 @@ class RowIndex:
 
 def _columns(like: Tree, rows: int, allocate: Callable[[int], Tensor]) -> Tree:
     """A column [rows, ...] for each tensor of `like`, in one piece of memory; `allocate` makes so many bytes."""
-    used = [rows * t.nbytes for t in like.values()]
-    sizes = [-(-size // ALIGNED) * ALIGNED for size in used]
-    parts = zip(allocate(sum(sizes)).split(sizes), used, like.items(), strict=True)
-    return {name: part[:size].view(t.dtype).view(rows, *t.shape) for part, size, (name, t) in parts}
+    sizes = [rows * t.nbytes for t in like.values()]
+    aligned_sizes = [-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in sizes]
+    pieces = allocate(sum(aligned_sizes)).split(aligned_sizes)
+    columns = {}
+    for piece, size, (name, t) in zip(pieces, sizes, like.items(), strict=True):
+        columns[name] = piece[:size].view(t.dtype).view(rows, *t.shape)
+    return columns
 
 
 def _mapped(size: int) -> Tensor:
@@ -182,6 +200,7 @@ def _long(array: np.ndarray, size: int) -> np.ndarray:
     """The array with room for `size` entries."""
     if size <= len(array):
         return array
+    # more than it takes, so that it seldom grows
     longer = np.zeros(max(size, len(array) * 5 // 4), array.dtype)
     longer[: len(array)] = array
     return longer

@@ -1,4 +1,4 @@
-"""What the phases of the server half of a round share: the view that a part is given, and the weights of the clients."""
+"""A round on the server, as all phases of the server half see it: the view of each part, and the weights of the clients."""
 
 from __future__ import annotations
 

@@ -113,11 +113,12 @@ def advance(
             view = server.view(cohort_step, cohort.stacked.update)
             cohort = cohort_step.receive(view, seen_by(cohort_step, cohort))
 
-        # Weigh. Weights follow from numbers, such as sizes, so that sums can begin before the updates are there; a screening is
-        # given them because it may join clients, and the aggregator has the last word because it may find them in the updates.
+        # Weigh. Weights follow from numbers of the clients, such as sizes, so that a sum can begin before the updates are there.
+        # They come before screenings, which may join clients and their weights.
         weights = server.weights(cohort)
 
         # Screen. What a screening changes only the aggregator sees: the sums that parts absorb count every client's own update.
+        # The aggregator has the last word on weights, as it may find them in the updates. Sums leave nothing to look at.
         screened = cohort
         if cohort.stacked.update:
             for screening in method.role(Screening):
@@ -149,7 +150,7 @@ def advance(
 
 
 class Change(NamedTuple):
-    """What a round changes, as the server steps hand it on: the update, the buffers, and the states of all parts."""
+    """The change that a round makes, as one server step hands it on to the next: update, buffers, and the states of all parts."""
 
     update: Tree
     buffers: Tree
