@@ -99,7 +99,7 @@ class DataFlags(
 
     def command(self, name: str, options: dict[str, Any], work: Any = None) -> str:
         """A command line on this data, with the options of local training that differ from their defaults."""
-        from unalike.comparison.facts import command_line
+        from unalike.comparison.command_line import command_line
 
         training = {} if work is None else written(work, changed=True)
         return command_line(name, self.flag_values | options | training)
