@@ -1297,7 +1297,7 @@ def test_interrupted_run_says_what_is_kept_and_evaluate_that_it_is_unfinished(
     def interrupt(clients, updates=None):
         if clients.state.done:
             raise KeyboardInterrupt
-        one_round(clients, updates)
+        return one_round(clients, updates)
 
     monkeypatch.setattr(round_loop, "run_round", interrupt)
     code, _, err = cli("run", *small)

@@ -87,11 +87,11 @@ def uses_flags(
         }
         # the command's own flags and those of groups stay in the order of its parameters, as its help page lists them
         flags = [parameter(option) for option in options]
-        for name, own in parameters.items():
+        for name, declaration in parameters.items():
             if name in parameters_of_group:
                 flags += parameters_of_group[name].values()
-            elif own.kind is not inspect.Parameter.VAR_KEYWORD:
-                flags.append(own)
+            elif declaration.kind is not inspect.Parameter.VAR_KEYWORD:
+                flags.append(declaration)
 
         @wraps(command)
         def run(**values: Any) -> Any:

@@ -88,6 +88,7 @@ def command(
     from unalike.reporting.html import write_text
 
     format = format or ("html" if out is None else format_of(out))
+    # a flag without effect is refused, so that nobody believes in it
     flags_of_page = {
         "--target": target is not None,
         "--title": title is not None,
@@ -98,6 +99,8 @@ def command(
             raise UnalikeError(
                 f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
             )
+
+    # a folder may hold several runs, as that of a federation does
     runs = [run for folder in folders for run in run_folders(folder)]
     comparisons = []
     for run in runs:
@@ -110,6 +113,7 @@ def command(
 
         written = save(contents, joined.ranks, figures)
         typer.echo(f"figures: {written.resolve()}", err=True)
+
     if clients and format == "html":
         raise UnalikeError(
             "found --clients with --format html, which has these tables anyway; give --format markdown, csv or latex"
