@@ -75,6 +75,15 @@ def _print(findings: Findings) -> None:
 
     from unalike.cli.terminal_tables import console
 
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(min_width=18)
+    for name, text in _lines(findings):
+        table.add_row(name, text)
+    console().print(table, highlight=False)
+
+
+def _lines(findings: Findings) -> list[tuple[str, str]]:
+    """The findings in words: name and text of each line."""
     # the machine
     machine = findings["machine"]
     cores = machine.get("cores", "?")
@@ -114,11 +123,7 @@ def _print(findings: Findings) -> None:
         lines += [("broken", fault) for fault in findings["broken"]]
     else:
         lines.append(("verdict", "everything that a default installation needs works"))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(min_width=18)
-    for line in lines:
-        table.add_row(*line)
-    console().print(table, highlight=False)
+    return lines
 
 
 def _describe_data(data: Findings) -> str:
