@@ -59,16 +59,16 @@ class Loss:
         return batch.mean(self.losses(logits, batch.y, context))
 
 
-def loss(given: str | LossFunction) -> Loss:
+def loss(name_or_function: str | LossFunction) -> Loss:
     """The loss of a text such as "focal(gamma=2)", or of a function. Raises `UnalikeError` for anything else."""
-    if isinstance(given, str):
-        return registry.build(parse_one(given))
-    if not callable(given) or isinstance(given, type):
+    if isinstance(name_or_function, str):
+        return registry.build(parse_one(name_or_function))
+    if not callable(name_or_function) or isinstance(name_or_function, type):
         raise UnalikeError(
-            f"loss={given!r}: expected a name such as 'focal(gamma=2)', or a function of outputs [B, C] and labels [B]; an "
-            "objective of your own is added to methods, as in 'fedprox + my_objective'"
+            f"loss={name_or_function!r}: expected a name such as 'focal(gamma=2)', or a function of outputs [B, C] and labels [B]; "
+            "an objective of your own is added to methods, as in 'fedprox + my_objective'"
         )
-    return GivenLoss(given)
+    return GivenLoss(name_or_function)
 
 
 def class_counts(y: Tensor, classes: int | None) -> Tree:
@@ -156,11 +156,14 @@ class GivenLoss(Loss):
     tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
 
     def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
+        # a function of one output sees floats [B] on both sides, as losses of torch take them
         y = batch.y
         if logits.numel() == y.numel():
             logits = logits.reshape(y.shape)
         if y.dtype == torch.bool:
             y = y.to(logits.dtype)
+
+        # it is the user's function: what it returns is known only now
         value: Any = self.function(logits, y)
         if isinstance(value, Tensor) and value.shape == y.shape[:1]:
             return batch.mean(value)

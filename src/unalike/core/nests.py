@@ -33,7 +33,10 @@ def join_nests(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> 
     if isinstance(first, Tensor):
         return how(list(values))
     if isinstance(first, dict):
-        return {name: join_nests([v[name] for v in values], how) for name in first}
+        joined = {}
+        for name in first:
+            joined[name] = join_nests([value[name] for value in values], how)
+        return joined
     fields = [join_nests(field, how) for field in zip(*values, strict=True)]
     return type(first)(*fields)
 

@@ -102,6 +102,7 @@ class SGD:
 
     def _fused_step(self, params: Tree, grads: Tree, state: PartTrees, lr: float) -> PartTrees:
         """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`; writes into `params`."""
+        # the kernel goes through memory front to back: gradients and momentum must lie as the parameters do
         grads = _in_layout_of(params, grads)
         state = {slot: _in_layout_of(params, values) for slot, values in state.items()}
         torch._fused_sgd_(
@@ -273,30 +274,32 @@ class GivenSolver:
 
 
 def solver(
-    given: Call | Callable[..., torch.optim.Optimizer],
+    optimizer: Call | Callable[..., torch.optim.Optimizer],
     momentum: float,
     nesterov: bool,
     weight_decay: float,
 ) -> Solver:
     """The solver of an optimizer. Raises `UnalikeError` for an unknown name or option."""
-    if not isinstance(given, Call):
-        return GivenSolver(given)
+    if not isinstance(optimizer, Call):
+        return GivenSolver(optimizer)
 
     # what is an option of the run has one place: two values of it could differ
     run_options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-    misplaced = given.parameters.keys() & {*run_options, "lr"}
+    misplaced = optimizer.parameters.keys() & {*run_options, "lr"}
     if misplaced:
         name = min(misplaced)
-        value = given.parameters[name]
+        value = optimizer.parameters[name]
         raise UnalikeError(
-            f"{given}: {name} is an option of its own; write {name}={value!r} beside it"
+            f"{optimizer}: {name} is an option of its own; write {name}={value!r} beside it"
         )
 
-    accepted = signature(registry[given.name]).parameters
+    accepted = signature(registry[optimizer.name]).parameters
     if momentum and "momentum" not in accepted:
-        raise UnalikeError(f"momentum={momentum} goes with optimizer='sgd', found {str(given)!r}")
+        raise UnalikeError(
+            f"momentum={momentum} goes with optimizer='sgd', found {str(optimizer)!r}"
+        )
     options = {name: value for name, value in run_options.items() if name in accepted}
-    return registry.build(given, **options)
+    return registry.build(optimizer, **options)
 
 
 @registry.register("sgd")

@@ -105,7 +105,10 @@ def where(condition: Tensor, a: Tree, b: Tree) -> Tree:
 
 def stack(trees: Sequence[Tree]) -> Tree:
     """[tree, ...] -> one tree with a leading dimension [K]."""
-    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
+    stacked = {}
+    for name in trees[0]:
+        stacked[name] = torch.stack([tree[name] for tree in trees])
+    return stacked
 
 
 def row(tree: Tree, index: int | Tensor) -> Tree:

@@ -45,7 +45,9 @@ def column_moments(
             loops.moments, u.numpy(), weights.numpy(), mean.numpy(), sd.numpy(), extremes
         )
         crew.share_out(measure_blocks, len(extremes))
-        return mean, sd, torch.tensor(extremes[:, 0].min()), torch.tensor(extremes[:, 1].max())
+        least_square = torch.tensor(extremes[:, 0].min())
+        largest_square = torch.tensor(extremes[:, 1].max())
+        return mean, sd, least_square, largest_square
 
     # in blocks that stay in the cache: otherwise every operation reads u from memory again
     least_squares = []
@@ -61,12 +63,9 @@ def column_moments(
         # the largest deviation is that of the largest or of the least entry: no pass over all of them
         deviation = torch.maximum(most - mean[columns], mean[columns] - least)
         largest_deviations.append(deviation.amax())
-    return (
-        mean,
-        sd,
-        torch.stack(least_squares).amin(),
-        torch.stack(largest_deviations).amax().square(),
-    )
+    least_square = torch.stack(least_squares).amin()
+    largest_square = torch.stack(largest_deviations).amax().square()
+    return mean, sd, least_square, largest_square
 
 
 def _sum_and_spread(loops: ModuleType | None, t: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,12 +80,14 @@ def _sum_and_spread(loops: ModuleType | None, t: Tensor, weights: Tensor) -> tup
         loops.sum_and_spread, rows.numpy(), weights.numpy(), total.numpy(), block_spreads
     )
     crew.share_out(measure_blocks, len(block_spreads))
-    return total.view(t.shape[1:]), torch.from_numpy(block_spreads.sum(0)).to(t.dtype)
+    spread_of_rows = torch.from_numpy(block_spreads.sum(0)).to(t.dtype)
+    return total.view(t.shape[1:]), spread_of_rows
 
 
 def _spread(t: Tensor) -> Tensor:
-    squares = [
-        torch.linalg.vector_norm(block - block.mean(0), dim=1).square()
-        for block in tree.columns({"": t})
-    ]
+    """||t_k - mean_j t_j||^2 of one tensor [K, ...]: [K]."""
+    squares = []
+    for block in tree.columns({"": t}):
+        deviations = block - block.mean(0)
+        squares.append(torch.linalg.vector_norm(deviations, dim=1).square())
     return torch.stack(squares).sum(0)

@@ -101,6 +101,7 @@ class Work(WorkOptions):
         if field.field_name == "schedule":
             with suppress(TypeError, ValueError):
                 return float(value)
+        # the record of a run holds a function's name and hash, from which no function can be made again
         if is_recorded(value):
             return MissingFunction(value)
         if isinstance(value, str):
@@ -115,6 +116,7 @@ class Work(WorkOptions):
 
     @model_validator(mode="after")
     def _consistent(self) -> Work:
+        """The work, if its options go together."""
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         # an optimizer of torch keeps its options and its state itself
@@ -140,7 +142,7 @@ class Work(WorkOptions):
         """The solver for these settings."""
         optimizer = self.optimizer
         return make_solver(
-            given=parse_one(optimizer) if isinstance(optimizer, str) else optimizer,
+            optimizer=parse_one(optimizer) if isinstance(optimizer, str) else optimizer,
             momentum=self.momentum,
             nesterov=self.nesterov,
             weight_decay=self.weight_decay,
