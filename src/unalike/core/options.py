@@ -548,6 +548,19 @@ class AcrossOptions:
 
 
 @dataclass(frozen=True)
+class RaceOptions:
+    """The budget of a race."""
+
+    within: Annotated[
+        str | None,
+        Help(
+            "Budget of a race, which a comparison without methods is: '10 min' for all its runs (default), '200 rounds' of each "
+            "method, or '5 seeds'."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class SeedsOptions:
     """The seeds of a comparison."""
 
