@@ -79,7 +79,7 @@ def epsilon_of(
 def _epsilon(
     z: float, draw: Draw, share: float, releases: int, delta: float, accountant: Accountant
 ) -> float:
-    """Epsilon as `epsilon_of` gives it, remembered by the numbers on which it depends."""
+    """Epsilon as `epsilon_of` gives it, cached by the numbers on which it depends."""
     import dp_accounting as dp
 
     if draw == "all":
