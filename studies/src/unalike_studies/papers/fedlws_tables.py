@@ -22,7 +22,7 @@ from unalike_studies.papers.fedlws_settings import (
     helps,
 )
 from unalike_studies.published import Printed, printed
-from unalike_studies.study import NONE, Study, Variant
+from unalike_studies.study import NO_FIELDS, Study, Variant
 
 Methods = fedlws.Methods
 
@@ -36,7 +36,7 @@ def _on_cifar(
     *,
     alphas: tuple[float, ...] = (100, 0.1),
     beta: float = fedlws.RESNET_BETA,
-    more: Options = NONE,
+    more: Options = NO_FIELDS,
 ) -> Study:
     """A study on CIFAR-10 at Dir(0.1) with the narrow CNN; at full scale on both CIFARs with ResNet-20, or for CNN_BETA the CNN.
 
@@ -45,7 +45,7 @@ def _on_cifar(
     both = fedlws.by_alpha("cifar10", "CIFAR-10", alphas) | fedlws.by_alpha(
         "cifar100", "CIFAR-100", alphas
     )
-    network = fedlws.RESNET if beta == fedlws.RESNET_BETA else NONE
+    network = fedlws.RESNET if beta == fedlws.RESNET_BETA else NO_FIELDS
     full = {"methods": methods(beta), "settings": both, "more": network}
     return fedlws.study(
         name, title, methods(fedlws.CNN_BETA), claims=claims, notes=notes, more=more, paper=full

@@ -23,7 +23,7 @@ from unalike_studies.layouts.figures import ClientCurves, Curves, LabelBubbles
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.published import Printed, printed
 from unalike_studies.results import CellResult
-from unalike_studies.study import NONE, Scale, Study
+from unalike_studies.study import NO_FIELDS, Scale, Study
 
 PAPER = "Toward Data Heterogeneity of Federated Learning (FedMix), arXiv:2212.08944, 2022"
 NUMBERS = (
@@ -101,7 +101,7 @@ def _settings(mixes: Mapping[str, str], sized: Callable[[str], str] = str) -> di
 
 
 def _scales(
-    methods: dict[str, str], mixes: Mapping[str, str], more: Options = NONE
+    methods: dict[str, str], mixes: Mapping[str, str], more: Options = NO_FIELDS
 ) -> dict[str, Scale]:
     """Clients have a quarter of the paper's samples at the small scale, a tenth at smoke."""
     return {
