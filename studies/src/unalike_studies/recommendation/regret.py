@@ -182,8 +182,8 @@ def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
         groups = judged.tasks[held_out.by].to_numpy()
         by_policy = means(regret_of_tasks, groups)
         less_average = means(regret_of_tasks, groups, versus=AVERAGE)
-        regret[name] = {policy: _interval(by_policy.loc[policy]) for policy in POLICIES}
-        forecast_less_average[name] = _interval(less_average.loc[FORECAST])
+        regret[name] = _intervals(by_policy)
+        forecast_less_average[name] = _intervals(less_average)[FORECAST]
     return Judgement(
         objective,
         candidates,
@@ -194,8 +194,12 @@ def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
     )
 
 
-def _interval(row: pd.Series) -> MeanInterval:
-    return MeanInterval(float(row["mean"]), float(row["low"]), float(row["high"]))
+def _intervals(table: pd.DataFrame) -> dict[str, MeanInterval]:
+    """Policy -> its mean and interval, from a table that `means` makes."""
+    intervals = {}
+    for policy, mean, low, high in zip(table.index, table["mean"], table["low"], table["high"]):
+        intervals[str(policy)] = MeanInterval(float(mean), float(low), float(high))
+    return intervals
 
 
 def write(runs: StoredRuns, path: Path = JUDGEMENT_FILE) -> list[Judgement]:

@@ -48,7 +48,7 @@ OBJECTIVES = ("accuracy", "worst_decile")
 """Scores that a method can be chosen for."""
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "rmse", "mae")
 """Metrics that runs are stored in; the tasks with real owners have all that are defined for them, the others accuracy."""
-RUN_COLUMNS = (
+RESULTS = (
     "method",
     "spec",
     "rate",
@@ -85,7 +85,7 @@ class StoredRuns:
     @cached_property
     def tasks(self) -> pd.DataFrame:
         """One row per task: its fields and features, with its name as the index."""
-        fixed = [name for name in self.table if name not in RUN_COLUMNS]
+        fixed = [name for name in self.table if name not in RESULTS]
         return self.table.drop_duplicates("task")[fixed].set_index("task")
 
     @property

@@ -174,10 +174,10 @@ def _suits(data: str, spec: str) -> bool:
     """Whether a partition can divide a data set as it is meant to."""
     if "rotation" in spec:
         return data in IMAGES
-    # It has 62 classes: with one or two a client, most classes would be nobody's.
+    # It has 62 classes: more than twenty clients with one or two each can hold.
     if data == "glyphs":
         return "classes" not in spec
-    # They have two classes, so that these partitions would divide nothing.
+    # They have two classes, too few for these partitions.
     if data in ("amazon_reviews", "breast_cancer"):
         return spec not in ("classes(k=2)", "clusters(groups=2)")
     # Its clients differ by themselves.
