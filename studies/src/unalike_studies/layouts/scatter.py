@@ -236,7 +236,10 @@ class DataAgainstUpdates(Scatter):
         for counts in cell.label_counts:
             total = max(1, sum(counts))
             shares.append([count / total for count in counts])
-        return [[_total_variation(of_i, of_j) for of_j in shares] for of_i in shares]
+        distances = []
+        for of_client in shares:
+            distances.append([_total_variation(of_client, of_other) for of_other in shares])
+        return distances
 
 
 @dataclass(frozen=True)

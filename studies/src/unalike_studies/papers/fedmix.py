@@ -360,7 +360,7 @@ IDENTITY_CLAIMS = (
     *(
         identity(
             f"With equal steps {method} is {same} {when}, {setting}",
-            difference(*(quantity(name, setting) for name in (method, same))),
+            difference(quantity(method, setting), quantity(same, setting)),
             Same(1e-4),
             "loss",
             scale=1,

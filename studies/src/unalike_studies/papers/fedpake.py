@@ -343,7 +343,7 @@ def _protocols(settings: dict[str, Options], group_norm: str) -> dict[str, Optio
         f", {TRAINED}": {"protocol": ("clients", "local")},
         f", {GROUP}": {"model": group_norm},
     }
-    changed = {}
+    changed: dict[str, Options] = {}
     for where, options in settings.items():
         for name, more in variants.items():
             changed[where + name] = {**options, **more}

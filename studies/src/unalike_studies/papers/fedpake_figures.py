@@ -1,5 +1,6 @@
 """FedPake and FedSA: the figures. Distributions of parameters over clients, sweeps, and what the rule does to one kernel."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from unalike_studies.cells import Options
@@ -225,6 +226,14 @@ def _swept_methods() -> dict[str, str]:
     return methods
 
 
+def _families(parameter: str, values: Iterable[float]) -> dict[str, dict[str, float]]:
+    """Rule -> its label with each value of a parameter -> the value."""
+    families = {}
+    for rule in SWEPT:
+        families[rule] = {_label(rule, parameter, value): value for value in values}
+    return families
+
+
 SWEEP_METHODS |= _swept_methods()
 LITERAL = [label for label in SWEEP_METHODS if label.startswith(PAKE)]
 """The printed rule with all values of all parameters."""
@@ -300,10 +309,7 @@ SWEEP = study(
             MethodSweep(
                 "accuracy, %",
                 parameter,
-                {
-                    rule: {_label(rule, parameter, value): value for value in values}
-                    for rule in SWEPT
-                },
+                _families(parameter, values),
                 UNIFORM,
                 last=LAST,
                 log=False,
