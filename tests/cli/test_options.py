@@ -14,7 +14,7 @@ import typer
 
 import unalike as ua
 from unalike.cli import app
-from unalike.comparison.facts import flag
+from unalike.comparison.command_line import flag
 from unalike.core import options as declared
 from unalike.core.options import default_of, options_of, written, written_config
 from unalike.runtime.setup.run_options import RunOptions
@@ -31,7 +31,7 @@ TRAINED = (
 COMPARED = (declared.DecisionOptions, declared.SeedsOptions, declared.RoundOptions)
 FUNCTIONS = {
     "run": (*TRAINED, declared.SimulationOptions),
-    "compare": (*TRAINED, *COMPARED, declared.AcrossOptions),
+    "compare": (*TRAINED, *COMPARED, declared.AcrossOptions, declared.RaceOptions),
     "tune": (*TRAINED, *COMPARED, declared.TuningOptions),
     "diagnose": (*DATA, declared.ModelOptions, declared.SeedOptions),
     "Work": (declared.WorkOptions,),
@@ -122,7 +122,7 @@ def test_signatures_have_every_declared_option():
     """A plan is given to `ua.partition`, a limit to `subset`; other options of comparisons and tunings go on to runs."""
     for function, kinds, but in (
         ("run", FUNCTIONS["run"], {"plan", "limit"}),
-        ("compare", COMPARED, set()),
+        ("compare", (*COMPARED, declared.RaceOptions), set()),
         ("tune", (declared.TuningOptions, declared.DecisionOptions, declared.RoundOptions), set()),
         ("Work", FUNCTIONS["Work"], set()),
     ):

@@ -881,7 +881,7 @@ def test_facts_are_valid_json(people, small, tmp_path):
 
 
 def test_run_facts_give_a_report(people, tmp_path):
-    from unalike.comparison.experiment_facts import save_run_facts
+    from unalike.comparison.comparison_json_of_cells import save_run_facts
 
     run = ua.run("ditto", people, model="linear", rounds=2, seed=3, out=tmp_path)
     save_run_facts(run, "mine", {})
@@ -918,7 +918,7 @@ def test_load_program_run_has_the_method_as_label(people, tmp_path):
 
 def test_load_continued_run_ignores_old_facts(people, tmp_path):
     """The facts are those of two rounds; the run continues, is interrupted after four, and a program finishes it."""
-    from unalike.comparison.experiment_facts import save_run_facts
+    from unalike.comparison.comparison_json_of_cells import save_run_facts
 
     def run(rounds, until):
         def interrupted(row, what=""):

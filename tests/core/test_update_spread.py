@@ -37,7 +37,7 @@ def test_compiled_sum_and_spread_equal_torch_in_float64(clients, shape, threads,
     stacked = {"a": common + 1e-3 * own, "b": own, "small": own.flatten(1)[:, 0]}
     weights = torch.rand(clients, generator=g)
     with pytest.MonkeyPatch.context() as patch, compiled_loops.crew_of(threads):
-        patch.setattr("unalike.core.tree.LARGE", 1)
+        patch.setattr("unalike.core.tree.LOOPS_FROM_BYTES", 1)
         total, apart = weighted_sum_and_spread(stacked, weights)
         alone = tree.weighted_sum(stacked, weights)
     assert all(torch.equal(alone[name], t) for name, t in total.items())
@@ -55,7 +55,7 @@ def test_compiled_sum_and_spread_equal_torch_in_float64(clients, shape, threads,
 
 def test_compiled_sum_and_spread_are_bitwise_equal_for_any_thread_count(monkeypatch):
     passes = pytest.importorskip("unalike.loops.column_loops")
-    monkeypatch.setattr("unalike.core.tree.LARGE", 1)
+    monkeypatch.setattr("unalike.core.tree.LOOPS_FROM_BYTES", 1)
     read, combine = set(), passes.sum_and_spread
     stacked, weights = {"w": torch.randn(5, 2**18 + 77)}, torch.rand(5)
     found = []
@@ -105,7 +105,7 @@ def test_compiled_loops_on_avx512_processor_use_64_byte_vectors(module, function
 )
 def test_sum_and_spread_of_other_dtype_or_layout_use_torch(strange, monkeypatch):
     """Other precisions, and rows that do not lie one after the other."""
-    monkeypatch.setattr("unalike.core.tree.LARGE", 1)
+    monkeypatch.setattr("unalike.core.tree.LOOPS_FROM_BYTES", 1)
     monkeypatch.setattr(compiled_loops, "share_out", lambda *_: pytest.fail("read by loops"))
     weights = torch.full((len(strange),), 0.25)
     total, apart = weighted_sum_and_spread({"w": strange}, weights)
@@ -114,7 +114,7 @@ def test_sum_and_spread_of_other_dtype_or_layout_use_torch(strange, monkeypatch)
 
 
 def test_sum_and_spread_without_numba_equal_torch(monkeypatch):
-    monkeypatch.setattr("unalike.core.tree.LARGE", 1)
+    monkeypatch.setattr("unalike.core.tree.LOOPS_FROM_BYTES", 1)
     monkeypatch.setattr(compiled_loops, "loops", lambda module: None)
     stacked, weights = {"w": torch.randn(4, 30)}, torch.rand(4)
     total, apart = weighted_sum_and_spread(stacked, weights)
@@ -124,7 +124,7 @@ def test_sum_and_spread_without_numba_equal_torch(monkeypatch):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_sum_and_spread_of_non_finite_update_stay_non_finite(bad, monkeypatch):
-    monkeypatch.setattr("unalike.core.tree.LARGE", 1)
+    monkeypatch.setattr("unalike.core.tree.LOOPS_FROM_BYTES", 1)
     t = torch.randn(3, 3000)
     t[1, 5] = bad
     total, apart = weighted_sum_and_spread({"w": t}, torch.full((3,), 1 / 3))
@@ -148,7 +148,7 @@ def test_compiled_moments_of_columns_equal_torch_in_float64(clients, size, threa
     u, weights = torch.randn(clients, size, generator=g), torch.rand(clients, generator=g)
     weights, u[:, ::5] = weights / weights.sum(), u[0, ::5].clone()
     with pytest.MonkeyPatch.context() as patch, compiled_loops.crew_of(threads):
-        patch.setattr("unalike.core.tree.LARGE", 1)
+        patch.setattr("unalike.core.tree.LOOPS_FROM_BYTES", 1)
         mean, sd, least, most = column_moments(u, weights, tree.column_loops({"": u}))
     wanted = column_moments(u.double(), weights.double())
     assert torch.equal(mean[::5], u[0, ::5]) and not sd[::5].any() and least == 0
@@ -159,7 +159,7 @@ def test_compiled_moments_of_columns_equal_torch_in_float64(clients, size, threa
 
 def test_large_weighted_sum_has_the_gradient_of_its_weights(monkeypatch):
     """A server that learns its weights (FedLAW) differentiates the sum."""
-    monkeypatch.setattr("unalike.core.tree.LARGE", 1)
+    monkeypatch.setattr("unalike.core.tree.LOOPS_FROM_BYTES", 1)
     stacked, weights = {"w": torch.randn(3, 50)}, torch.rand(3, requires_grad=True)
     tree.weighted_sum(stacked, weights)["w"].sum().backward()
     torch.testing.assert_close(weights.grad, stacked["w"].sum(1))

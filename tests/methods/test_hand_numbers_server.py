@@ -37,12 +37,12 @@ def test_fedlws_one_layer_equals_hand_numbers():
 @pytest.mark.parametrize("scope, groups", [("layer", LAYER), ("tensor", TENSOR), ("model", MODEL)])
 @pytest.mark.parametrize("mode", ["full", "only_reg", "only_opt"])
 @pytest.mark.parametrize("clamp", [None, (0.01, 0.2), (0.3, 0.4)])
-@pytest.mark.parametrize("block", [tree.BLOCK, 2])
+@pytest.mark.parametrize("block", [tree.BLOCK_ENTRIES, 2])
 def test_fedlws_scopes_modes_and_clamps_equal_formula(
     scope, groups, mode, clamp, block, monkeypatch
 ):
     """Section 20: tau from the unweighted mean, u from the weighted one; in one block of columns, and one by one."""
-    monkeypatch.setattr(tree, "BLOCK", block)
+    monkeypatch.setattr(tree, "BLOCK_ENTRIES", block)
     expected = np.empty(5)
     for g in groups:
         w, u = W[g], U[g]

@@ -166,14 +166,14 @@ def clients(rng, kind, K, M):
     return np.round(W * 1024) / 1024 if K in (1, 2, 4, 8) else W
 
 
-@pytest.mark.parametrize("block", [tree.BLOCK, 16])
+@pytest.mark.parametrize("block", [tree.BLOCK_ENTRIES, 16])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("rule", RULES)
 def test_parameter_skew_random_clients_equal_plain_implementation(
     rule, weighted, block, monkeypatch
 ):
     """In one block of columns, and in many."""
-    monkeypatch.setattr(tree, "BLOCK", block)
+    monkeypatch.setattr(tree, "BLOCK_ENTRIES", block)
     rng = np.random.default_rng(5)
     for number in range(120):
         K, M = int(rng.choice([1, 2, 3, 4, 5, 8, 10])), int(rng.integers(1, 12))

@@ -43,7 +43,7 @@ SLOW = {
 """Pages that take more than ten seconds."""
 
 NOT_RUN = {
-    "README.md": ["network", "needs several machines"],
+    "README.md": ["takes minutes", "network", "needs several machines"],
     "docs/federation/coordinator.md": [
         "network",
         "serves until the sites have trained",
@@ -58,6 +58,7 @@ NOT_RUN = {
         "needs a bundle and the coordinator's machine",
         "needs a site's folder",
     ],
+    "docs/how_to/choose_method.md": ["takes minutes"],
     "docs/how_to/diagnose.md": ["network"],
     "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
     "docs/how_to/processes.md": ["needs four GPUs"],

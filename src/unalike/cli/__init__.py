@@ -38,6 +38,7 @@ HELP = """Federated learning on heterogeneous data: find the method that suits y
 
 \b
 unalike partition --data digits --partition 'dirichlet(alpha=0.1)' --clients 10
+unalike compare --data heart_disease --within '10 min' --out answer
 unalike compare --data digits --method fedavg --method 'fedprox(mu=0.1) + lws' --out results
 unalike report results
 """

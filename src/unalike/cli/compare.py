@@ -12,27 +12,21 @@ from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config, resolved_config
 from unalike.cli.names import named
-from unalike.core.options import AcrossOptions, DecisionOptions, SeedsOptions
+from unalike.core.options import AcrossOptions, DecisionOptions, RaceOptions, SeedsOptions
 
 if TYPE_CHECKING:
     from unalike.comparison.sweep.sweep import PlannedSweep
 
 NAME = "compare"
 
-METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
-
-
-@f.uses_flags(SeedsOptions)
-def seed_plan(**values: Any) -> Any:
-    """The `SeedPlan` of a comparison."""
-    from unalike.comparison.seed_plan import SeedPlan, read_seeds
-
-    return SeedPlan.of(read_seeds(values["seeds"]), values["min_seeds"], values["max_seeds"])
+SWEPT_METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
+"""The methods of a sweep without `--method`: a race at every point would take too long."""
 
 
 @f.uses_flags(
     samples=data_flags.samples,
-    seeds=seed_plan,
+    seeds=f.values_of(SeedsOptions),
+    race=f.values_of(RaceOptions),
     decision=f.values_of(DecisionOptions, AcrossOptions),
     training=f.training,
 )
@@ -40,11 +34,16 @@ def command(
     context: typer.Context,
     method: Annotated[
         list[str],
-        typer.Option(help=f"{f.METHOD}; repeat the flag for each method.", **named("method")),
-    ] = METHODS,
+        typer.Option(
+            help=f"{f.METHOD}; repeat the flag for each method. Without it, a short list of methods races.",
+            show_default=False,
+            **named("method"),
+        ),
+    ] = [],  # noqa: B006  (Typer copies it)
     *,
     samples: data_flags.DataFlags,
-    seeds: Any,
+    seeds: dict[str, Any],
+    race: dict[str, Any],
     decision: dict[str, Any],
     training: dict[str, Any],
     sweep: Annotated[
@@ -61,18 +60,20 @@ def command(
     as_json: f.AsJson = False,
     config: Config = None,
 ) -> None:
-    """Compare methods under equal conditions and write a report.
+    """Compare methods under equal conditions and write a report; without methods, find the one that suits the data.
 
-    Under each seed, all methods have the same partition, initial weights, cohorts and batches.
+    Under each seed, all methods have the same partition, initial weights, cohorts and batches. Without `--method`, a short list of
+    methods races within a budget: whichever is shown to be worse than the best one so far is dropped.
 
     \b
+    unalike compare --data visits.csv --target outcome --group hospital --within '10 min'
     unalike compare --data digits --method fedavg --method fedmix --rounds 30 --out results
     unalike compare --data visits.csv --target outcome --group hospital --method fedavg --method scaffold
     unalike compare --data my.npz --model cnn --clients 5 --method fedavg --method 'fedprox(mu=0.1) + lws'
     unalike compare --method fedavg --method scaffold --budget '20 MB' --val 0.2 --select best
     unalike compare --method fedavg --method scaffold --seeds auto --max-seeds 20
     unalike compare --method fedavg --method scaffold --sweep lr=0.01,0.1 --sweep alpha=0.1,1 --out grid
-    unalike compare --dry-run --rounds 500 --seeds 10 --model cnn --data mnist
+    unalike compare --dry-run --method fedavg --method scaffold --rounds 500 --seeds 10 --model cnn --data mnist
     unalike compare --config results/config.toml --out again
 
     The folder keeps one cell per method and seed: finished cells are read, an interrupted cell continues where it stopped, and with
@@ -85,27 +86,46 @@ def command(
         live_standings,
         summary_table,
     )
-    from unalike.comparison.compare import prepare_experiment
+    from unalike.comparison.compare import chosen_plan, prepare_experiment
     from unalike.comparison.earlier_reports import earlier_reports
+    from unalike.comparison.seed_plan import read_seeds
     from unalike.comparison.sweep.grid import read_grid
     from unalike.comparison.sweep.sweep import plan_sweep
     from unalike.runtime.setup.run_options import named_plan
     from unalike.tracking.tracking import Trackers, group_of
 
     trackers = Trackers.of(track, group_of(out))
+    # A race adds seeds by itself: even the usual number contradicts it if it was typed. A config file may name all defaults.
+    chosen = context.get_parameter_source("seeds")
+    typed = chosen is not None and chosen.name == "COMMANDLINE"
+    if typed and not method and not sweep:
+        raise UnalikeError(
+            f"found --seeds {seeds['seeds']} without --method; a race adds seeds by itself. Leave --seeds out and give its budget, "
+            "such as --within '5 seeds', or name the methods to compare"
+        )
+    methods: list[str] | None = method or None
+    within = race["within"]
+    rounds = training["rounds"]
+    plan = chosen_plan(
+        SWEPT_METHODS if sweep else methods,
+        within,
+        rounds,
+        **seeds | {"seeds": read_seeds(seeds["seeds"])},
+    )
     data_flags.check(samples, [named_plan(text) for text in method], training)
     loaded = samples.load(training["protocol"])
-    clients, asked = (
-        samples.request(loaded),
-        {"source": samples.kept, "proxy": loaded.proxy, **decision, **training},
-    )
+    clients = samples.request(loaded)
+    options = {"source": samples.kept, "proxy": loaded.proxy, **decision, **training}
     if sweep:
         if dry_run or track:
-            raise UnalikeError(
-                f"found {'--dry-run' if dry_run else '--track'} with --sweep; leave one of the two out"
-            )
-        return _sweep(plan_sweep(method, read_grid(sweep), clients, seeds, **asked), out, as_json)
-    experiment = prepare_experiment(method, clients, seeds, **asked)
+            other = "--dry-run" if dry_run else "--track"
+            raise UnalikeError(f"found {other} with --sweep; leave one of the two out")
+        return _sweep(
+            plan_sweep(methods or SWEPT_METHODS, read_grid(sweep), clients, plan, **options),
+            out,
+            as_json,
+        )
+    experiment = prepare_experiment(methods, clients, plan, **options)
     if dry_run:
         with progress_bar(experiment.calibration_rounds, "calibrating", lines=True) as progress:
             estimate = experiment.estimate(progress)

@@ -95,7 +95,7 @@ class DataFlags(
 
     def command(self, name: str, options: dict[str, Any], work: Any = None) -> str:
         """A command line on this data, with the options of local training that differ from their defaults."""
-        from unalike.comparison.facts import command_line
+        from unalike.comparison.command_line import command_line
 
         return command_line(
             name, self.kept | options | ({} if work is None else written(work, changed=True))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def run_folders(folder: Path) -> list[Path]:
     """The folders of a federation's finished runs in their order, or of its first run where none has; other folders themselves."""
-    from unalike.comparison.facts import FILE
+    from unalike.comparison.comparison_json import FILE
     from unalike.runtime.records.run_directory import RunDirectory
 
     if not (folder / "federation.toml").exists():

@@ -44,8 +44,8 @@ def command(
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import estimate_table, profile_table, run_json, run_table
+    from unalike.comparison.comparison_json_of_cells import save_run_facts
     from unalike.comparison.cost_estimate import ROUNDS, calibrate
-    from unalike.comparison.experiment_facts import save_run_facts
     from unalike.runtime.processes.launch import follow_leader
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.round_loop import execute

@@ -128,6 +128,7 @@ def summary_table(comparison: Comparison) -> None:
     """Print what the intervals are about, one row per method and protocol, then the decision and its limits."""
     from unalike.reporting.client_tables import clients_of_best
     from unalike.reporting.summary_columns import summary_tables
+    from unalike.reporting.tables import race as race_table
     from unalike.reporting.wording import capital
     from unalike.runtime.setup.stopping import ended_early
     from unalike.statistics.scores import scoring_rule
@@ -142,8 +143,12 @@ def summary_table(comparison: Comparison) -> None:
         tables(table.columns, table.texts, title, table.words)
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
+    left = race_table(content, {})
+    if left is not None:
+        tables(left.columns, left.texts, left.caption, left.words)
     texts = [
         findings.answer,
+        findings.race,
         findings.shared,
         findings.models,
         *findings.cautions,

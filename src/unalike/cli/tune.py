@@ -56,8 +56,8 @@ def command(
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import sentences, tables
+    from unalike.comparison.command_line import command_line
     from unalike.comparison.compare import labelled_methods
-    from unalike.comparison.facts import command_line
     from unalike.runtime.setup.run_options import named_plan
     from unalike.tuning.tune import VALIDATION_SHARE, TuneRequest, run_tuning
 

@@ -14,10 +14,13 @@ from unalike._utils.functions import is_recorded
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import UserProgress, progress_bar, progress_reporting
 from unalike.comparison.comparison import Comparison
+from unalike.comparison.comparison_json import ComparisonFacts
+from unalike.comparison.comparison_json_of_cells import facts_of, method_text, sampling_of
 from unalike.comparison.cost_estimate import Estimate
 from unalike.comparison.experiment import Cell, Experiment
-from unalike.comparison.experiment_facts import facts_of, method_text, sampling_of
-from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.racing.race import RaceStart
+from unalike.comparison.racing.race_budget import USUAL
+from unalike.comparison.racing.short_list import SHORT_LIST, runnable_methods
 from unalike.comparison.seed_plan import SeedPlan
 from unalike.core.losses import LossFunction
 from unalike.core.work import Work
@@ -35,9 +38,10 @@ __all__ = ["compare", "estimate", "prepare_experiment"]
 
 
 def compare(
-    methods: Iterable[object] | Mapping[str, object],
+    methods: Iterable[object] | Mapping[str, object] | None = None,
     clients: Clients | int | None = None,
     *,
+    within: str | None = None,
     data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
@@ -65,13 +69,18 @@ def compare(
     progress: UserProgress = None,
     **options: Any,
 ) -> Comparison:
-    """Train every method under every seed and compare the results.
+    """Train every method under every seed and compare the results; without methods, let a short list of them race.
+
+    A race answers which method suits the data. All methods of the short list run seed by seed, and one that is shown to be
+    worse than the best one so far is dropped. It ends when the decision stands or the budget is spent.
 
     Args:
-        methods: spec texts, methods or plans, or a mapping from labels to them.
+        methods: spec texts, methods or plans, or a mapping from labels to them. Unless given, a short list races.
         clients: clients as for `ua.run`. Clients with test samples keep them under every seed, unless `split` or `folds` is
             given; of clients without any, every seed draws test samples (`draw_tests`). With `data`: the number of clients
             (10, or as many as the data set defines, unless given).
+        within: budget of a race: time of all runs ('10 min', the default), rounds of each method ('200 rounds') or seeds
+            ('5 seeds'); only without methods.
         data: data set by name, or a data set or object that `ua.load` reads. Every seed then draws a partition of its own, or for
             real owners (`natural`) its own test samples, unless these are published with the data.
         data_dir: folder of data files.
@@ -120,6 +129,7 @@ def compare(
     Example:
         >>> table = ua.compare(["fedavg", "fedmix"], data="digits", clients=5, rounds=20)  # doctest: +SKIP
         >>> print(table)  # doctest: +SKIP
+        >>> ua.compare(data="heart_disease", within="5 min").decision  # doctest: +SKIP
     """
     if out is None and isinstance(record, str):
         raise UnalikeError(
@@ -129,7 +139,7 @@ def compare(
     experiment = prepare_experiment(
         methods,
         ClientsRequest(clients, data, data_dir, partition, split, val, test, folds=folds),
-        SeedPlan.of(seeds, min_seeds, max_seeds),
+        chosen_plan(methods, within, rounds, seeds, min_seeds, max_seeds),
         model=model,
         start=start,
         start_partial=start_partial,
@@ -150,7 +160,7 @@ def compare(
 
 
 def estimate(
-    methods: Iterable[object] | Mapping[str, object],
+    methods: Iterable[object] | Mapping[str, object] | None = None,
     clients: Clients | int | None = None,
     **options: Any,
 ) -> Estimate:
@@ -175,14 +185,17 @@ def estimate(
     for name in ("out", "track", "progress"):
         options.pop(name, None)
     request = ClientsRequest(clients, **taken(options, fields_of(ClientsRequest)))
-    plan = SeedPlan.of(**taken(options, ("seeds", "min_seeds", "max_seeds")))
+    seeds = taken(options, ("seeds", "min_seeds", "max_seeds"))
+    within = options.pop("within", None)
+    rounds = options.get("rounds", signature(compare).parameters["rounds"].default)
+    plan = chosen_plan(methods, within, rounds, **seeds)
     experiment = prepare_experiment(methods, request, plan, **options)
     with progress_bar(experiment.calibration_rounds, "calibrating", lines=False) as callback:
         return experiment.estimate(callback)
 
 
 def prepare_experiment(
-    methods: Iterable[object] | Mapping[str, object],
+    methods: Iterable[object] | Mapping[str, object] | None,
     request: ClientsRequest,
     plan: SeedPlan,
     *,
@@ -202,13 +215,16 @@ def prepare_experiment(
 ) -> Experiment:
     """Check the arguments of `compare` and prepare one run per method and seed, without training.
 
-    `request` are the arguments that name the clients, `plan` is that of the seeds, and `training` are all others. `source` are the
+    Without methods, those of the short list race that can run on these clients; `plan` is then that of a race. `request` are the
+    arguments that name the clients, `plan` is that of the seeds, and `training` are all others. `source` are the
     command-line flags that make the same clients, for the command in the report; derived if the data is a name. Raises
     `UnalikeError` if something cannot be run.
     """
-    by_label = labelled_methods(methods)
+    # What needs no data is checked first, so that a mistake is told at once.
+    by_label = labelled_methods([*SHORT_LIST] if methods is None else methods)
     baseline = baseline or next(iter(by_label), "")
-    baseline = baseline if baseline in by_label else method_text(baseline)
+    if baseline not in by_label:
+        baseline = method_text(baseline)
     _check_selection(by_label, plan.seeds, baseline)
     if smallest_effect is not None and not smallest_effect >= 0:
         raise UnalikeError(
@@ -220,8 +236,9 @@ def prepare_experiment(
     check_keywords("ua.compare", training, own.keys() - {"options", "seed"}, fields_of(Work))
     training["protocol"] = _shared_model_first(training.get("protocol", "clients"))
     works = _work_of_each(work, loss, by_label)
-    # Once for all cells, and before data is read: cells differ in method and seed alone.
-    plans = {label: named_plan(method) for label, method in by_label.items()}
+    # The other methods of a race are tried on the clients below: one that cannot run here is left out.
+    checked = [baseline] if methods is None else [*by_label]
+    plans = {label: named_plan(by_label[label]) for label in checked}
     options = check_inputs(
         plans.values(),
         model=model,
@@ -231,7 +248,8 @@ def prepare_experiment(
         record=record,
         **training,
     )
-    options_of = {seed: options.with_seed(seed) for seed in plan.seeds}
+
+    # The clients of every seed are drawn; their warnings are given once, and stand in the report.
     given = request.read(needs_test="server" in options.protocols, compared=True)
     warned = _warnings_of(given, plan.seeds)
     notes = [*warned.values()]
@@ -240,27 +258,39 @@ def prepare_experiment(
             "all seeds start from the weights of the given module, so that the intervals leave out what other initial weights "
             "would change; a function that makes it (model=Net instead of model=Net()) gives each seed weights of its own"
         )
-    cells = []
-    for seed in plan.seeds:
-        for label, named in plans.items():
-            run_config = prepare_run(
-                named,
-                given.of(seed),
-                options_of[seed],
-                model=model,
-                start=start,
-                start_partial=start_partial,
-                work=works[label],
-                test=given.test,
-                proxy=proxy,
-                metrics=metrics,
-                record=record,
-            )
-            cells.append(Cell(label, seed, run_config))
-    _check_scored(cells[0].run_config)
+
+    def prepare(label: str, seed: int) -> RunConfig:
+        if label not in plans:
+            plans[label] = named_plan(by_label[label])
+        return prepare_run(
+            plans[label],
+            given.of(seed),
+            options.with_seed(seed),
+            model=model,
+            start=start,
+            start_partial=start_partial,
+            work=works[label],
+            test=given.test,
+            proxy=proxy,
+            metrics=metrics,
+            record=record,
+        )
+
+    cannot_run: dict[str, str] = {}
+    if methods is None:
+        first = plan.seeds[0]
+        accepted, cannot_run = runnable_methods(by_label, lambda label: prepare(label, first))
+        if baseline in cannot_run:
+            raise UnalikeError(f"the baseline {baseline} cannot run: {cannot_run[baseline]}")
+        by_label = {label: by_label[label] for label in accepted}
+    cells = [Cell(label, seed, prepare(label, seed)) for seed in plan.seeds for label in by_label]
+    first_run = cells[0].run_config
+    _check_scored(first_run)
+
+    # The report says how to repeat the comparison: by flags, or where something has none, from the program.
     flags = request.flags if source is None else source
     if request.data is not None and flags:
-        flags = {**flags, "partition": given.scheme, "clients": len(cells[0].run_config.population)}
+        flags = {**flags, "partition": given.scheme, "clients": len(first_run.population)}
     asked = plan.flags | {
         "smallest_effect": smallest_effect,
         "across": None if across == "pooled" else across,
@@ -268,25 +298,53 @@ def prepare_experiment(
     }
     if isinstance(work, Mapping):
         asked["work"] = "; ".join(f"{label}: {one}" for label, one in works.items())
+    notes += [note for note in first_run.data_notes if note not in warned]
     facts = replace(
         facts_of(cells, by_label, baseline, plan.seeds, flags, asked),
         looks=plan.looks,
         sampling=sampling_of([given.of(seed) for seed in plan.seeds[:2]], request.folds),
         smallest_effect=smallest_effect,
         across=across,
-        notes=[*notes, *(note for note in cells[0].run_config.data_notes if note not in warned)],
+        notes=notes,
     )
+    recorded = first_run.work.record.values()
     without_flags = {
         "model": source is None and not isinstance(model, str),
         "test": source is None and request.test is not None,
         "proxy": source is None and proxy is not None,
         "metrics": source is None and bool(metrics),
         "work by method": isinstance(work, Mapping),
-        "a function of local training": any(
-            map(is_recorded, cells[0].run_config.work.record.values())
-        ),
+        "a function of local training": any(is_recorded(value) for value in recorded),
     }
-    return Experiment(cells, _with_command_of_program(facts, without_flags))
+    race = None if plan.race is None else RaceStart(plan.race, cannot_run)
+    return Experiment(cells, _with_command_of_program(facts, without_flags), race)
+
+
+def chosen_plan(
+    methods: object,
+    within: str | None,
+    rounds: int,
+    seeds: int | str | Sequence[int] = 3,
+    min_seeds: int = 3,
+    max_seeds: int = 10,
+) -> SeedPlan:
+    """The plan of the seeds: that of a race without methods, otherwise the one that was asked for.
+
+    Raises `UnalikeError` for options that contradict each other: a race chooses its methods and adds its seeds.
+    """
+    if methods is not None:
+        if within is not None:
+            raise UnalikeError(
+                f"found within={within!r} and methods; within is the budget of a race, which has methods of its own. Leave "
+                "one of the two out; for a budget of each run there is budget="
+            )
+        return SeedPlan.of(seeds, min_seeds, max_seeds)
+    if SeedPlan.of(seeds, min_seeds, max_seeds) != SeedPlan.of():
+        raise UnalikeError(
+            f"found seeds={seeds!r} without methods; a race adds seeds by itself. Leave seeds out and give its budget, such as "
+            "within='5 seeds', or name the methods to compare"
+        )
+    return SeedPlan.of_race(USUAL if within is None else within, rounds)
 
 
 def taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -311,10 +369,10 @@ def _work_of_each(
     work: object, loss: str | LossFunction | None, by_label: Mapping[str, object]
 ) -> dict[str, Work | None]:
     """Label -> its local training; None for the usual one. Raises `UnalikeError` for anything else."""
-    given: Mapping[str, Any] = work if isinstance(work, Mapping) else dict.fromkeys(by_label, work)
-    if strange := given.keys() - by_label.keys():
+    works: Mapping[str, Any] = work if isinstance(work, Mapping) else dict.fromkeys(by_label, work)
+    if strange := works.keys() - by_label.keys():
         raise unknown("method with local training of its own", min(strange), by_label)
-    return {label: with_loss(given.get(label), loss) for label in by_label}
+    return {label: with_loss(works.get(label), loss) for label in by_label}
 
 
 def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline: str) -> None:
@@ -331,21 +389,21 @@ def _check_selection(by_label: Mapping[str, object], seeds: list[int], baseline:
 
 def _warnings_of(given: GivenClients, seeds: list[int]) -> dict[str, str]:
     """Draw the clients of every seed, and give each warning once: its text -> the text with the seeds, unless all seeds warn so."""
-    found: dict[str, list[int]] = {}
+    seeds_of: dict[str, list[int]] = {}
     for seed in seeds:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             given.of(seed)
         for text in dict.fromkeys(str(warning.message) for warning in caught):
-            found.setdefault(text, []).append(seed)
-    some = {
-        text: f"seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
-        for text, own in found.items()
-        if own != seeds
-    }
-    told = {text: f"{text} ({some[text]})" if text in some else text for text in found}
-    for text in told.values():
-        warn(text)
+            seeds_of.setdefault(text, []).append(seed)
+
+    told = {}
+    for text, warned_seeds in seeds_of.items():
+        told[text] = text
+        if warned_seeds != seeds:
+            noun = "seed" if len(warned_seeds) == 1 else "seeds"
+            told[text] = f"{text} ({noun} {', '.join(map(str, warned_seeds))})"
+        warn(told[text])
     return told
 
 

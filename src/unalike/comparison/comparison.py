@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from unalike._utils.errors import UnalikeError
 from unalike._utils.notebook import paragraph
 from unalike._utils.tensor_files import write_bytes
-from unalike.comparison.facts import ComparisonFacts, facts_of_run, read_facts
+from unalike.comparison.comparison_json import ComparisonFacts, read_facts
+from unalike.comparison.run_as_comparison import facts_of_run
 from unalike.metrics.columns import Columns
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
@@ -31,7 +32,7 @@ COLUMNS = {
     "clients": {"client", "n_train", "n_test"},
 }
 """Columns that each table must have."""
-KEPT = ("client_rounds", "resampled", "risks")
+OPTIONAL_TABLES = ("client_rounds", "resampled", "risks")
 """Tables that a comparison may have besides."""
 MOST_CLIENTS, MOST_ROUNDS = 100, 150
 """With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
@@ -100,7 +101,7 @@ class Comparison:
     @property
     def tables(self) -> dict[str, Any]:
         """Name of a table, in its folder too -> the table, or None."""
-        return {name: getattr(self, name) for name in (*COLUMNS, *KEPT)}
+        return {name: getattr(self, name) for name in (*COLUMNS, *OPTIONAL_TABLES)}
 
     @property
     def name(self) -> str:
@@ -151,17 +152,16 @@ class Comparison:
         """
         from unalike.reporting import export, html, summary_page
 
-        content, target = (
-            self.content(title),
-            path or ("summary.html" if summary else "report.html"),
-        )
+        content = self.content(title)
+        target = path or ("summary.html" if summary else "report.html")
         if (kind := export.format_of(target)) != "html":
             if title is not None or summary:
                 raise UnalikeError(
                     f"{target} is a table, without title and summary; leave them out, or write .html"
                 )
             return html.write_text(export.export([(self.name, content)], kind), target)
-        return html.write_text((summary_page if summary else html).render(content), target)
+        page = summary_page.render(content) if summary else html.render(content)
+        return html.write_text(page, target)
 
     def content(self, title: str | None = None, target: float | None = None) -> ReportContent:
         """The content of the report and of its figures. `target`: the score for which the costs are compared."""
@@ -172,28 +172,34 @@ class Comparison:
         from unalike.reporting.wording import plural
 
         facts = self.facts
-        counts = (
-            None
-            if facts.label_counts is None
-            else pd.DataFrame.from_dict(facts.label_counts, orient="index")
-        )
-        return ReportContent(
-            **{shared.name: getattr(facts, shared.name) for shared in fields(SharedDetails)},
-            title=title
-            or f"{plural(len(facts.methods), 'method')} on {facts.partition.get('data', 'your clients')}",
-            methods=[
+        if not title:
+            data = facts.partition.get("data", "your clients")
+            title = f"{plural(len(facts.methods), 'method')} on {data}"
+        counts = None
+        if facts.label_counts is not None:
+            counts = pd.DataFrame.from_dict(facts.label_counts, orient="index")
+
+        # What a method is follows from its spec, so that the folder need not say it.
+        methods = []
+        for method in facts.methods:
+            spec = method["spec"]
+            methods.append(
                 MethodResult(
-                    m["label"],
-                    m["spec"],
-                    reference(m["spec"]),
-                    m.get("untuned", ""),
-                    m.get("work", ""),
-                    is_alone(m["spec"]),
-                    is_grouped(m["spec"]),
-                    protects(m["spec"]),
+                    method["label"],
+                    spec,
+                    reference=reference(spec),
+                    untuned=method.get("untuned", ""),
+                    work=method.get("work", ""),
+                    alone=is_alone(spec),
+                    grouped=is_grouped(spec),
+                    protects=protects(spec),
                 )
-                for m in facts.methods
-            ],
+            )
+        shared = {field.name: getattr(facts, field.name) for field in fields(SharedDetails)}
+        return ReportContent(
+            **shared,
+            title=title,
+            methods=methods,
             **self.tables,
             columns=self.columns,
             label_counts=counts,
@@ -206,7 +212,8 @@ class Comparison:
         """Write the tables and the facts into a folder, which is made; `ua.open_comparison` reads them."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in KEPT:
+        # Of an earlier comparison in this folder, which had tables that this one lacks.
+        for name in OPTIONAL_TABLES:
             (folder / f"{name}.parquet").unlink(missing_ok=True)
         self.columns.save(folder)
         for name, table in self.tables.items():
@@ -221,7 +228,7 @@ class Comparison:
         try:
             rounds, clients = (_read(folder / f"{name}.parquet") for name in COLUMNS)
             _check_columns(rounds=rounds, clients=clients)
-            files = {name: folder / f"{name}.parquet" for name in KEPT}
+            files = {name: folder / f"{name}.parquet" for name in OPTIONAL_TABLES}
             kept = {name: _read(file) for name, file in files.items() if file.exists()}
             is_single_run = bool(RunDirectory(folder).events)
             columns = Columns.load(folder)
@@ -351,21 +358,21 @@ def last_rounds(history: History, names: Sequence[str]) -> pd.DataFrame:
     """
     from unalike.statistics.scores import scored_rounds
 
-    clients, since = history.clients, max(1, last_stage(history.rows))
+    clients = history.clients
+    since = max(1, last_stage(history.rows))
     evaluated = sorted(clients["round"].unique())
-    counted = [n for n in evaluated if n >= since] or evaluated
-    recent = clients[clients["round"].isin(counted[-scored_rounds(len(counted)) :])].groupby(
-        "client", as_index=False
-    )
+    of_last_stage = [number for number in evaluated if number >= since] or evaluated
+    counted = of_last_stage[-scored_rounds(len(of_last_stage)) :]
+    recent = clients[clients["round"].isin(counted)].groupby("client", as_index=False)
     means = recent.mean(numeric_only=True).drop(columns="round")
-    for protocol, round in history.selected.items():
-        selected_rows = (
-            clients[clients["round"] == round].set_index("client").reindex(means["client"])
-        )
-        for name in (
-            c.name for c in history.columns.all if c.protocol == protocol and c.name in means
-        ):
-            means[name] = selected_rows[name].to_numpy()
+
+    # A selected round counts instead of these means.
+    for protocol, number in history.selected.items():
+        of_round = clients[clients["round"] == number]
+        selected_rows = of_round.set_index("client").reindex(means["client"])
+        for column in history.columns.all:
+            if column.protocol == protocol and column.name in means:
+                means[column.name] = selected_rows[column.name].to_numpy()
     sizes = {column: means[column].astype(int) for column in ("n_train", "n_test")}
     return means.assign(
         **sizes,
@@ -382,13 +389,9 @@ def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None
     if len(names) > MOST_CLIENTS or clients.empty:
         return None
     rounds = clients["round"].unique()
-    kept = rounds[
-        np.unique(
-            np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds))).round().astype(int)
-        )
-    ]
+    spaced = np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds)))
+    shown = rounds[np.unique(spaced.round().astype(int))]
     scores = [column.name for column in history.columns.scores if column.name in clients]
-    table = clients.loc[clients["round"].isin(kept), ["round", "client", *scores]].reset_index(
-        drop=True
-    )
+    columns = ["round", "client", *scores]
+    table = clients.loc[clients["round"].isin(shown), columns].reset_index(drop=True)
     return table.assign(client=[names[int(k)] for k in table["client"]])

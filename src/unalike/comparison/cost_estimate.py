@@ -152,20 +152,23 @@ def _cost(label: str, run_config: RunConfig, progress: ProgressCallback) -> Cost
     per_round = _cost_per_round(rows[1:], _stage_rounds(short))
     at_start = _bytes_at_start(rows[1:], _stage_rounds(short), per_round)
     counts = _rounds_within_budget(full, per_round, at_start, rows[0], run_config.options.budget)
-    spent = {name: sum(n * cost[name] for n, cost in zip(counts, per_round)) for name in COSTS}
+    spent = {}
+    for name in COSTS:
+        spent[name] = sum(count * cost[name] for count, cost in zip(counts, per_round))
     for name in BYTES:
-        spent[name] += rows[0][name] + sum(
-            sent[name] for sent, count in zip(at_start, counts) if count
-        )
+        begun_stages = [sent[name] for sent, count in zip(at_start, counts) if count]
+        spent[name] += rows[0][name] + sum(begun_stages)
+
+    # What takes time besides training: the set-up once, and every evaluation.
     setup, evaluation = _overheads(moments, rows[1:])
     evaluations = 1 + math.ceil(sum(counts) / run_config.options.evaluate_every)
     return Cost(
         label,
-        sum(counts),
-        spent["seconds"],
-        setup + spent["seconds"] + evaluations * evaluation,
-        spent["bytes_down"] / 1e6,
-        spent["bytes_up"] / 1e6,
+        rounds=sum(counts),
+        seconds=spent["seconds"],
+        seconds_in_all=setup + spent["seconds"] + evaluations * evaluation,
+        mb_down=spent["bytes_down"] / 1e6,
+        mb_up=spent["bytes_up"] / 1e6,
     )
 
 
@@ -211,11 +214,16 @@ def _bytes_at_start(
     rows: Sequence[Row], lengths: Sequence[int], per_round: Sequence[dict[str, float]]
 ) -> list[dict[str, float]]:
     """The bytes that each stage sends once, in its first round."""
-    starts = [sum(lengths[:i]) for i in range(len(lengths))]
-    return [
-        {n: max(0.0, rows[i][n] - cost[n]) if i < len(rows) else 0.0 for n in BYTES}
-        for i, cost in zip(starts, per_round)
-    ]
+    at_start = []
+    start = 0
+    for length, cost in zip(lengths, per_round):
+        extra = dict.fromkeys(BYTES, 0.0)
+        if start < len(rows):
+            first_row = rows[start]
+            extra = {name: max(0.0, first_row[name] - cost[name]) for name in BYTES}
+        at_start.append(extra)
+        start += length
+    return at_start
 
 
 def _rounds_within_budget(
@@ -257,14 +265,12 @@ def _amount(spent: dict[str, Any], unit: str) -> float:
 def _client_states_mb(run_config: RunConfig) -> float:
     """The MB that client states will take, of the clients that did not take part in the calibration."""
     stages = [step for step in run_config.outline if isinstance(step, Stage)]
-    size = max(
-        tree.nbytes(
-            *initial_client_state(
-                s.method, replace(run_config.settings, model=s.model or run_config.model)
-            ).values()
-        )
-        for s in stages
-    )
+    sizes = []
+    for stage in stages:
+        settings = replace(run_config.settings, model=stage.model or run_config.model)
+        state = initial_client_state(stage.method, settings)
+        sizes.append(tree.nbytes(*state.values()))
+    size = max(sizes)
     clients = int((run_config.population.sizes > 0).sum())
     trained = min(clients, cohort_size(run_config.options.participation, clients) * ROUNDS)
     return size * (clients - trained) / 1e6

@@ -3,23 +3,24 @@
 import shutil
 import tomllib
 from collections.abc import Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import warn
 from unalike._utils.spec import slug
-from unalike.comparison.comparison_folder import MACHINE
-from unalike.comparison.facts import FILE, ComparisonFacts
+from unalike.comparison.comparison_json import FILE, ComparisonFacts
+from unalike.comparison.joining.comparability import MACHINE
 from unalike.comparison.seed_plan import AUTO, read_numbers
 from unalike.core.options import SimulationOptions, written
 from unalike.runtime.records.run_directory import RunDirectory
 
 REPORTS = "reports"
-KEPT = (FILE, "columns.json", "config.toml", "*.parquet", "*.html")
+REPORT_FILES = (FILE, "columns.json", "config.toml", "*.parquet", "*.html")
 """Files of a comparison beside its cells."""
-LONGEST = 60
-"""Most letters of a name."""
+ADDED_TO = ("method", "seeds", "within")
+"""Settings of which a comparison may have more than the earlier one, and still contain it."""
+MOST_LETTERS = 60
+"""Most letters of the name of a folder."""
 
 
 def keep_report(folder: Path, facts: ComparisonFacts) -> None:
@@ -30,31 +31,27 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
     """
     if not (folder / FILE).exists():
         return
-    # a folder lacks options that came after it was written, which had their default
+    # An older folder lacks options that had their default.
     usual = written(SimulationOptions())
-    found, wanted = (
-        usual | config
-        for config in (RunDirectory(folder).config or {}, tomllib.loads(facts.config))
-    )
-    names = [
-        name
-        for name in {**found, **wanted}
-        if name not in MACHINE and found.get(name) != wanted.get(name)
-    ]
-    changed = [
-        name
-        for name in names
-        if name not in ("method", "seeds") or not _contains(wanted, found, name)
-    ]
+    found = usual | (RunDirectory(folder).config or {})
+    wanted = usual | tomllib.loads(facts.config)
+    changed = []
+    for name in {**found, **wanted}:
+        if name in MACHINE or found.get(name) == wanted.get(name):
+            continue
+        if name in ADDED_TO and _contains(wanted, found, name):
+            continue
+        changed.append(name)
     if not changed:
         return
-    place = _place(
-        folder, slug("-".join(f"{name} {found.get(name)}" for name in changed))[:LONGEST]
-    )
+
+    settings = "-".join(f"{name} {found.get(name)}" for name in changed)
+    place = _place(folder, slug(settings)[:MOST_LETTERS])
     if not place.exists():
         place.mkdir(parents=True)
-        for file in (file for pattern in KEPT for file in folder.glob(pattern)):
-            shutil.copy2(file, place)
+        for pattern in REPORT_FILES:
+            for file in folder.glob(pattern):
+                shutil.copy2(file, place)
     warn(
         f"{folder} holds the report of a comparison with other settings ({', '.join(changed)}): it is kept in {place}",
     )
@@ -68,18 +65,27 @@ def earlier_reports(folder: Path) -> list[Path]:
 
 def _place(folder: Path, name: str) -> Path:
     """The folder of a name that holds this very report already, or a new one."""
-    own = (folder / FILE).read_bytes()
-    places = (folder / REPORTS / (f"{name}-{i}" if i > 1 else name) for i in count(1))
-    return next(
-        place for place in places if not place.exists() or (place / FILE).read_bytes() == own
-    )
+    report = (folder / FILE).read_bytes()
+    place = folder / REPORTS / name
+    number = 1
+    while place.exists() and (place / FILE).read_bytes() != report:
+        number += 1
+        place = folder / REPORTS / f"{name}-{number}"
+    return place
 
 
 def _contains(wanted: Mapping[str, Any], found: Mapping[str, Any], name: str) -> bool:
-    """Whether the methods, with the same one first, or the seeds of the new comparison contain those of the earlier one."""
+    """Whether the methods, with the same one first, or the seeds of the new comparison contain those of the earlier one.
+
+    A race with another budget goes on with the same methods.
+    """
     earlier, new = found.get(name, ()), wanted.get(name, ())
+    if name == "within":
+        return bool(earlier and new)
     if name == "method":
         return earlier[:1] == new[:1] and set(earlier) <= set(new)
+    if not earlier or not new:  # one of them was a race
+        return False
     return AUTO not in (earlier, new) and set(read_numbers(str(earlier))) <= set(
         read_numbers(str(new))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,9 +19,10 @@ from unalike._utils.system.locks import is_locked
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.comparison.comparison import Comparison, client_rounds, labelled, last_rounds
+from unalike.comparison.comparison_json import ComparisonFacts
 from unalike.comparison.cost_estimate import ROUNDS, Estimate, calibrate
 from unalike.comparison.earlier_reports import keep_report
-from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.racing.race import CellSeconds, Race, RaceStart
 from unalike.comparison.standings import PlannedCell, save_cells
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
 from unalike.models.registry import is_named
@@ -58,15 +60,11 @@ class Cell:
 
     def end(self, run: Run | None) -> dict[str, Any]:
         """The number of rounds of a run of this cell, why it ended, and the selected round; None: it diverged."""
-        rounds, why = (None, DIVERGED) if run is None else (run.history.last["round"], run.ended)
-        selected = None if run is None else run.selected
-        return {
-            "method": self.label,
-            "seed": self.seed,
-            "rounds": rounds,
-            "why": why,
-            "selected": selected,
-        }
+        end = {"method": self.label, "seed": self.seed}
+        if run is None:
+            return end | {"rounds": None, "why": DIVERGED, "selected": None}
+        rounds = run.history.last["round"]
+        return end | {"rounds": rounds, "why": run.ended, "selected": run.selected}
 
 
 @dataclass
@@ -89,39 +87,41 @@ class _CellResults:
 
     def run(
         self, cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers
-    ) -> None:
-        """Run a cell, or read its result, and take it in."""
+    ) -> bool:
+        """Run a cell, or read its result, and take it in. Returns whether it diverged."""
         self.ran.append(cell)
         try:
             run, has_trained = run_cell(cell, folder, progress, trackers)
         except Diverged as error:
             self.was_read = True
             self.add_diverged(cell, error)
-            return
+            return True
         self.was_read |= not has_trained
         self.add(cell, run)
+        return False
 
     def add(self, cell: Cell, run: Run) -> None:
-        # those on the data are among the facts, once for all methods
-        self.notes += [
-            f"{cell.label}: {note}"
-            for note in run.warnings
-            if note not in cell.run_config.data_notes
-        ]
+        """Take in the results of a run: its notes and its end, its scores, and what some kinds of tasks have besides."""
+        # Notes on the data are among the facts, once for all methods.
+        for note in run.warnings:
+            if note not in cell.run_config.data_notes:
+                self.notes.append(f"{cell.label}: {note}")
         self.ends.append(cell.end(run))
+
         self.rounds.append(labelled(run.history.rounds, cell.label, cell.seed))
         population = cell.run_config.population
         clients = last_rounds(run.history, population.names)
         if population.positives is not None:
-            of_name = dict(zip(population.names, population.positives.tolist(), strict=True))
-            clients.insert(
-                list(clients).index("n_test") + 1, "n_positive", clients["client"].map(of_name)
-            )
+            positives = dict(zip(population.names, population.positives.tolist(), strict=True))
+            after_tests = list(clients).index("n_test") + 1
+            clients.insert(after_tests, "n_positive", clients["client"].map(positives))
         self.clients.append(labelled(clients, cell.label, cell.seed))
         by_round = client_rounds(run.history, population.names)
         if by_round is not None:
             self.client_rounds.append(labelled(by_round, cell.label, cell.seed))
-        with suppress(UnalikeError):  # regression, or no test sample
+
+        # A regression has no classes, and a run may have no test sample: then these tables stay without it.
+        with suppress(UnalikeError):
             counts = run.confusion()
             self.confusions[cell.label] = counts + self.confusions.get(cell.label, 0)
         with suppress(UnalikeError):
@@ -143,35 +143,34 @@ class _CellResults:
 
         if not self.rounds:
             raise UnalikeError("every method diverged: " + "; ".join(self.notes))
+        confusions = []
+        for label, counts in self.confusions.items():
+            classes = [str(name) for name in counts]
+            rows = counts.to_numpy().tolist()
+            confusions.append({"method": label, "classes": classes, "counts": rows})
+        remaining = _without_diverged(facts, self.rounds, [*facts.notes, *self.notes])
+
+        def joined(tables: list[pd.DataFrame]) -> pd.DataFrame | None:
+            return pd.concat(tables, ignore_index=True) if tables else None
+
         return Comparison(
-            pd.concat(self.rounds, ignore_index=True),
-            pd.concat(self.clients, ignore_index=True),
-            self.ran[0].run_config.columns,
-            replace(
-                _without_diverged(facts, self.rounds, [*facts.notes, *self.notes]),
-                ends=self.ends,
-                confusions=[
-                    {
-                        "method": label,
-                        "classes": list(map(str, counts)),
-                        "counts": counts.to_numpy().tolist(),
-                    }
-                    for label, counts in self.confusions.items()
-                ],
-            ),
-            *(
-                pd.concat(t, ignore_index=True) if t else None
-                for t in (self.client_rounds, self.resampled, self.risks)
-            ),
+            rounds=pd.concat(self.rounds, ignore_index=True),
+            clients=pd.concat(self.clients, ignore_index=True),
+            columns=self.ran[0].run_config.columns,
+            facts=replace(remaining, ends=self.ends, confusions=confusions),
+            client_rounds=joined(self.client_rounds),
+            resampled=joined(self.resampled),
+            risks=joined(self.risks),
         )
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The cells of a comparison, seed by seed, and the facts about them."""
+    """The cells of a comparison, seed by seed, and the facts about them; `race` if its methods race."""
 
     cells: list[Cell]
     facts: ComparisonFacts
+    race: RaceStart | None = None
 
     @property
     def rounds(self) -> int:
@@ -181,20 +180,19 @@ class Experiment:
     @cached_property
     def run_configs(self) -> dict[str, RunConfig]:
         """Label -> the run config of the method under the first seed."""
-        return {
-            cell.label: cell.run_config for cell in self.cells if cell.seed == self.cells[0].seed
-        }
+        first = self.cells[0].seed
+        return {cell.label: cell.run_config for cell in self.cells if cell.seed == first}
 
     @property
     def fixed_tests(self) -> tuple[str, ...]:
         """The protocols that test on the same samples under all seeds, if there are several seeds."""
-        same = self.facts.sampling.redrawn == TRAINING
-        protocols = self.cells[0].run_config.columns.protocols
-        return tuple(
-            name
-            for name in protocols
-            if same or (name == "server" and self.cells[0].run_config.test is not None)
-        )
+        run_config = self.cells[0].run_config
+        protocols = run_config.columns.protocols
+        if self.facts.sampling.redrawn == TRAINING:
+            return tuple(protocols)
+        if run_config.test is None:
+            return ()
+        return tuple(name for name in protocols if name == "server")
 
     @cached_property
     def key(self) -> str:
@@ -208,9 +206,10 @@ class Experiment:
 
     def estimate(self, progress: ProgressCallback = lambda row, what="": None) -> Estimate:
         """Estimate the cost of `run` from a few rounds of each method."""
-        return calibrate(
-            self.key, self.run_configs, len(self.cells) // len(self.run_configs), progress
-        )
+        seeds = len(self.cells) // len(self.run_configs)
+        if self.race is not None and self.facts.looks is not None:  # the fewest seeds of a race
+            seeds = self.facts.looks[0]
+        return calibrate(self.key, self.run_configs, seeds, progress)
 
     def run(
         self,
@@ -223,6 +222,7 @@ class Experiment:
 
         `out` is the folder of the comparison, `store` the one that has the cells, if several comparisons share them.
         """
+        # What cannot work is refused before any training.
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
             raise UnalikeError(
@@ -232,22 +232,29 @@ class Experiment:
             keep_report(folder, self.facts)
         if self.facts.looks is not None and launched_by_torchrun():
             raise UnalikeError(
-                "found seeds='auto' under torchrun, whose processes must know all runs beforehand; give a number"
+                "found seeds='auto', or no methods, under torchrun, whose processes must know all runs beforehand; give methods "
+                "and a number of seeds"
             )
         follow_leader([cell.run_config for cell in self.cells])
-        results = self._run_cells(folder, store or folder, progress, trackers)
-        comparison = results.comparison(self.facts)
+        if self.race is None:
+            results = self._run_cells(folder, store or folder, progress, trackers)
+            comparison = results.comparison(self.facts)
+        else:
+            seeds = len({cell.seed for cell in self.cells})
+            race = self.race.begin(list(self.run_configs), seeds, self.facts.baseline)
+            results = self._run_race(race, folder, store or folder, progress, trackers)
+            comparison = results.comparison(replace(self.facts, race=race.account))
         if folder is None:
             return comparison
-        comparison = self._with_estimate(
-            comparison, folder, None if results.was_read else peak_memory_mb()
-        )
+
+        # A result that was read says nothing about the memory of this process.
+        memory = None if results.was_read else peak_memory_mb()
+        comparison = self._with_estimate(comparison, folder, memory)
         comparison.save(folder)
         comparison.report(folder / "report.html")
         write_bytes(folder / "config.toml", self.facts.config.encode())
-        trackers.follow("comparison", tomllib.loads(self.facts.config), folder).keep(
-            [folder / "report.html"]
-        )
+        tracked = trackers.follow("comparison", tomllib.loads(self.facts.config), folder)
+        tracked.keep([folder / "report.html"])
         return comparison
 
     def _run_cells(
@@ -258,7 +265,8 @@ class Experiment:
         trackers: Trackers,
     ) -> _CellResults:
         """Run the cells seed by seed: all of them, or seeds for the methods that matter until the decision stands."""
-        looks, seeds = self.facts.looks, list(dict.fromkeys(cell.seed for cell in self.cells))
+        looks = self.facts.looks
+        seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
         results = _CellResults(fixed_tests=self.fixed_tests)
         methods = set(self.run_configs)
         for done, seed in enumerate(seeds):
@@ -267,17 +275,63 @@ class Experiment:
                 methods = set() if decision.stands else methods.intersection(decision.contenders)
             if not methods:
                 break
-            if folder is not None and store is not None:
-                until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
-                planned = results.ran + [
-                    c for c in self.cells if c.label in methods and c.seed in until[done:]
-                ]
-                save_cells(folder, self.facts, (_planned(cell, folder, store) for cell in planned))
-            for cell in (
-                cell for cell in self.cells if cell.seed == seed and cell.label in methods
-            ):
-                results.run(cell, store, progress, trackers)
+            until = seeds if looks is None else seeds[: max(looks[0], done + 1)]
+            planned = [cell for cell in self.cells if cell.label in methods]
+            waiting = [cell for cell in planned if cell.seed in until[done:]]
+            self._save_planned(folder, store, results.ran + waiting)
+            for cell in planned:
+                if cell.seed == seed:
+                    results.run(cell, store, progress, trackers)
         return results
+
+    def _run_race(
+        self,
+        race: Race,
+        folder: Path | None,
+        store: Path | None,
+        progress: ProgressCallback,
+        trackers: Trackers,
+    ) -> _CellResults:
+        """Run the methods of a race seed by seed, and look at the results after each of them, until the race is over."""
+        cell_of = {(cell.seed, cell.label): cell for cell in self.cells}
+        seeds = list(dict.fromkeys(cell.seed for cell in self.cells))
+        results = _CellResults(fixed_tests=self.fixed_tests)
+        times = CellSeconds.load(store)
+        for seed in seeds:
+            if race.seeds and not race.affords_another_seed():
+                race.ended = f"the budget of {race.budget.text} is spent"
+                break
+            begun = seeds[: max(race.fewest, race.seeds + 1)]
+            waiting = [cell_of[s, name] for s in begun[race.seeds :] for name in race.running]
+            self._save_planned(folder, store, results.ran + waiting)
+            for label in list(race.running):
+                # Under the first seed a method may turn out to be too expensive for the budget.
+                if not race.seeds and not race.begins(label):
+                    race.leave_out(label)
+                    continue
+                cell = cell_of[seed, label]
+                started = time.perf_counter()
+                diverged = results.run(cell, store, progress, trackers)
+                trained = 0.0 if diverged else float(results.rounds[-1]["seconds"].sum())
+                # A cell that was trained before takes no time now, but it has its share in the budget.
+                seconds = max(time.perf_counter() - started, trained)
+                race.add_cell(label, times.add(cell.run_config.key, seconds))
+                if diverged:
+                    race.drop_diverged(label, seed)
+            race.seeds += 1
+            if race.seeds >= race.fewest:
+                race.look(results.comparison(self.facts).content())
+            if race.ended:
+                break
+        else:
+            race.ended = f"{race.most} seeds, the most of this race, are done"
+        self._save_planned(folder, store, results.ran)
+        return results
+
+    def _save_planned(self, folder: Path | None, store: Path | None, cells: list[Cell]) -> None:
+        """Write the cells that have run or will run into the folder, if there is one."""
+        if folder is not None and store is not None:
+            save_cells(folder, self.facts, (_planned(cell, folder, store) for cell in cells))
 
     def _with_estimate(
         self, comparison: Comparison, folder: Path, memory: float | None
@@ -316,7 +370,8 @@ def run_cell(
             f"{error}, or delete the folder {out}: this cell is then run again"
         ) from None
     has_trained = trained_rounds > 0
-    if not has_trained:  # the result was read: report its last row once
+    if not has_trained:
+        # The result was read: its last row is reported once.
         count(run.history.progress_row)
     return run, has_trained
 
@@ -329,9 +384,8 @@ def _planned(cell: Cell, folder: Path, store: Path) -> PlannedCell:
 
 def _cell_folder(out: Path, cell: Cell) -> Path:
     """The folder that already holds the cell, perhaps under another label, or a new one."""
-    return min(
-        (out / "cells").glob(f"*-{cell.run_config.key}"), default=out / "cells" / cell.folder
-    )
+    cells = out / "cells"
+    return min(cells.glob(f"*-{cell.run_config.key}"), default=cells / cell.folder)
 
 
 def _adopt_beginning(folder: Path, cell: Cell) -> None:
@@ -341,22 +395,24 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
     """
     if folder.exists():
         return
-    record, wanted = cell.run_config.description, cell.run_config.options.rounds
+    record = cell.run_config.description
+    wanted = cell.run_config.options.rounds
+    places = list(folder.parent.glob(f"{cell.name}-*"))
     if not is_named(cell.run_config.model_name):
-        for place in folder.parent.glob(f"{cell.name}-*"):
+        for place in places:
             if RunDirectory(place).began_elsewhere(record):
                 raise UnalikeError(
                     f"{place} holds this run from other initial weights. {OTHER_WEIGHTS}"
                 )
-    found = {
-        place: RunDirectory(place).rounds_of(record)
-        for place in folder.parent.glob(f"{cell.name}-*")
-    }
-    shorter = {
-        place: rounds for place, rounds in found.items() if rounds is not None and rounds <= wanted
-    }
+    shorter = {}
+    for place in places:
+        rounds_there = RunDirectory(place).rounds_of(record)
+        if rounds_there is not None and rounds_there <= wanted:
+            shorter[place] = rounds_there
     if not shorter:
         return
+
+    # Of several beginnings the longest saves the most.
     longest = max(shorter, key=lambda place: (shorter[place], place.name))
     rounds = shorter[longest]
     if rounds < wanted and (why := cell.run_config.obstacle(rounds)):

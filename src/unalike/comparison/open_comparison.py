@@ -9,7 +9,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike.comparison import standings
 from unalike.comparison.comparison import Comparison
-from unalike.comparison.facts import FILE, facts_from
+from unalike.comparison.comparison_json import FILE, facts_from
 from unalike.comparison.joining.merging import merge, relabelled
 from unalike.comparison.standings import PlannedCell
 from unalike.runtime.records.history import DIVERGED
@@ -37,11 +37,13 @@ def open_comparison(folder: str | Path) -> Comparison:
     if not (folder / standings.FILE).exists():
         return Comparison.load(folder)
     _, cells, stored = standings.planned(folder)
-    runs = [(cell, RunDirectory(folder / cell.folder)) for cell in cells]
-    finished, diverged = (
-        [c for c, run in runs if run.finished],
-        [c for c, run in runs if run.diverged],
-    )
+    finished, diverged = [], []
+    for cell in cells:
+        run = RunDirectory(folder / cell.folder)
+        if run.finished:
+            finished.append(cell)
+        if run.diverged:
+            diverged.append(cell)
     progress = f"{len(finished) + len(diverged)} of {len(cells)} cells"
     if not (folder / FILE).exists():
         return _unfinished(folder, finished, diverged, progress, stored)
@@ -66,8 +68,13 @@ def _unfinished(
             "continues it"
         )
     facts = facts_from(json.dumps(stored), standings.FILE)
-    runs = [(cell.method, Comparison.load(folder / cell.folder)) for cell in finished]
-    found = merge([relabelled(run, {run.facts.baseline: label}) for label, run in runs])
+    runs = []
+    for cell in finished:
+        run = Comparison.load(folder / cell.folder)
+        runs.append(relabelled(run, {run.facts.baseline: cell.method}))
+    found = merge(runs)
+
+    # Notes say what is missing, because the tables do not show it.
     labels = {cell.method for cell in finished}
     methods = [method for method in facts.methods if method["label"] in labels]
     notes = [
@@ -76,10 +83,10 @@ def _unfinished(
     if missing := [method["label"] for method in facts.methods if method["label"] not in labels]:
         notes.append(f"Without a finished cell, and so not shown: {', '.join(missing)}.")
     notes += [f"{cell.method}, seed {cell.seed}, is left out: it diverged." for cell in diverged]
-    ends = [
-        {"method": c.method, "seed": c.seed, "rounds": None, "why": DIVERGED, "selected": None}
-        for c in diverged
-    ]
+    ends = []
+    for cell in diverged:
+        end = {"method": cell.method, "seed": cell.seed}
+        ends.append(end | {"rounds": None, "why": DIVERGED, "selected": None})
     known = replace(
         facts,
         methods=methods,

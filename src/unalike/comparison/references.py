@@ -52,9 +52,11 @@ def untuned(method: str) -> str:
     try:
         calls = [call for call in spec.parse(method) if not call.parameters]
         settings = [(call.name, _numbers(call.name)) for call in calls]
-    except (UnalikeError, TypeError, ValueError):  # a method object that is not spec text
+    except (UnalikeError, TypeError, ValueError):
+        # It is the text of a method object, and no spec.
         return ""
-    return " + ".join(f"{name}({', '.join(numbers)})" for name, numbers in settings if numbers)
+    parts = [f"{name}({', '.join(numbers)})" for name, numbers in settings if numbers]
+    return " + ".join(parts)
 
 
 def _numbers(name: str) -> list[str]:

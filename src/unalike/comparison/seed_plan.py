@@ -6,6 +6,7 @@ from operator import index
 from typing import Any, Self
 
 from unalike._utils.errors import UnalikeError
+from unalike.comparison.racing.race_budget import FEWEST_SEEDS, RaceBudget
 
 AUTO = "auto"
 
@@ -15,11 +16,13 @@ class SeedPlan:
     """The seeds that may be run, in order.
 
     `looks` is None if all of them are run. Otherwise it is (fewest, most): after the fewest, and after each further seed, seeds are
-    added only while the decision is open, and only to methods that matter for it.
+    added only while the decision is open, and only to methods that matter for it. `race` is the budget of a race, which has looks,
+    too; None for any other comparison.
     """
 
     seeds: list[int]
     looks: tuple[int, int] | None = None
+    race: RaceBudget | None = None
 
     @classmethod
     def of(
@@ -38,8 +41,10 @@ class SeedPlan:
                 )
             return cls(list(range(max_seeds)), (min_seeds, max_seeds))
         try:
-            listed = isinstance(seeds, Iterable) and not isinstance(seeds, str)
-            numbers = [index(s) for s in seeds] if listed else list(range(index(seeds)))  # type: ignore[arg-type, union-attr]
+            if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+                numbers = [index(seed) for seed in seeds]
+            else:
+                numbers = list(range(index(seeds)))  # type: ignore[arg-type]
         except TypeError:
             raise UnalikeError(
                 f"seeds={seeds!r}: expected how many (3), which ([0, 1, 4]) or 'auto'"
@@ -48,9 +53,18 @@ class SeedPlan:
             raise UnalikeError(f"a seed is listed twice in {numbers}; list it once")
         return cls(numbers)
 
+    @classmethod
+    def of_race(cls, within: str, rounds: int) -> Self:
+        """The plan of a race within a budget such as '10 min', whose runs have so many rounds."""
+        budget = RaceBudget.read(within)
+        most = budget.most_seeds(rounds)
+        return cls(list(range(most)), (min(FEWEST_SEEDS, most), most), budget)
+
     @property
     def flags(self) -> dict[str, Any]:
         """The flags of the command line that give this plan."""
+        if self.race is not None:  # the race chooses its methods and seeds
+            return {"within": self.race.text, "method": None, "seeds": None}
         if self.looks is None:
             return {"seeds": write_seeds(self.seeds)}
         return {"seeds": AUTO, "min_seeds": self.looks[0], "max_seeds": self.looks[1]}
@@ -61,11 +75,9 @@ def read_seeds(text: str) -> list[int] | str:
 
     Raises `UnalikeError` for other texts.
     """
-    return (
-        AUTO
-        if text == AUTO
-        else read_numbers(text, ", or auto (add seeds until the decision stands)")
-    )
+    if text == AUTO:
+        return AUTO
+    return read_numbers(text, ", or auto (add seeds until the decision stands)")
 
 
 def read_numbers(text: str, others: str = "") -> list[int]:
@@ -83,4 +95,6 @@ def write_seeds(seeds: Sequence[int]) -> str:
     """The value of `--seeds` for these seeds: `3` for 0, 1, 2; `0,1,4` for others; `4,` for one seed alone."""
     if list(seeds) == list(range(len(seeds))):
         return str(len(seeds))
-    return f"{seeds[0]}," if len(seeds) == 1 else ",".join(map(str, seeds))
+    if len(seeds) == 1:
+        return f"{seeds[0]},"
+    return ",".join(map(str, seeds))

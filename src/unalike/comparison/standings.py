@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.comparison_json import ComparisonFacts
 from unalike.metrics.columns import Column, Columns
 from unalike.metrics.named_metrics import significant
 from unalike.runtime.records.history import DIVERGED
@@ -117,32 +117,32 @@ def standings(folder: str | Path) -> Standings:
         by_method.setdefault(cell.method, []).append(
             (cell, _progress(folder / cell.folder, across))
         )
-    scores = {
-        name: {cell.seed: p.score for cell, p in own if not math.isnan(p.score)}
-        for name, own in by_method.items()
-    }
-    paces = {
-        name: _mean(
-            p.seconds / cell.rounds for cell, p in own if cell.rounds and not math.isnan(p.seconds)
-        )
-        for name, own in by_method.items()
-    }
+    scores: dict[str, dict[int, float]] = {}
+    paces: dict[str, float] = {}
+    for name, cells_of_method in by_method.items():
+        scores[name] = {}
+        seconds_per_round = []
+        for cell, progress in cells_of_method:
+            if not math.isnan(progress.score):
+                scores[name][cell.seed] = progress.score
+            if cell.rounds and not math.isnan(progress.seconds):
+                seconds_per_round.append(progress.seconds / cell.rounds)
+        paces[name] = _mean(seconds_per_round)
+
+    # A method without a finished run is expected to take as long as the others.
     usual_pace = _mean(pace for pace in paces.values() if not math.isnan(pace))
-    rows = [
-        _standing(
-            name,
-            own,
-            scores[name],
-            scores.get(baseline, {}),
-            usual_pace if math.isnan(pace) else pace,
-        )
-        for (name, own), pace in zip(by_method.items(), paces.values())
-    ]
+    rows = []
+    for name, cells_of_method in by_method.items():
+        pace = usual_pace if math.isnan(paces[name]) else paces[name]
+        of_baseline = scores.get(baseline, {})
+        rows.append(_standing(name, cells_of_method, scores[name], of_baseline, pace))
     return Standings(baseline, sorted(rows, key=_rank))
 
 
 def _rank(row: Standing) -> tuple[bool, float]:
-    return math.isnan(row.score), 0.0 if row.column is None else -row.column.metric.sign * row.score
+    if row.column is None:
+        return math.isnan(row.score), 0.0
+    return math.isnan(row.score), -row.column.metric.sign * row.score
 
 
 def _standing(
@@ -214,20 +214,21 @@ def _read_progress(folder: Path, across: str, *stamps: tuple[int, int]) -> CellP
     events = directory.events
     if not events:
         return CellProgress(WAITING, 0, math.nan)
-    state = FINISHED if directory.finished else DIVERGED if directory.diverged else RUNNING
+    state = RUNNING
+    if directory.finished:
+        state = FINISHED
+    elif directory.diverged:
+        state = DIVERGED
     rounds = stored_table(folder / "rounds.parquet")
     done = 0 if rounds is None else int(rounds["round"].max())
     kinds = [event["event"] for event in events]
     in_one_go = state == FINISHED and kinds.count("begun") == 1
     seconds = events[-1]["time"] - events[0]["time"] if in_one_go else math.nan
-    column, score = (
-        (None, math.nan)
-        if rounds is None or state != FINISHED
-        else _final_score(rounds, directory, across)
-    )
-    epsilon = (
-        math.nan if rounds is None or "epsilon" not in rounds else float(rounds["epsilon"].iloc[-1])
-    )
+    column, score, epsilon = None, math.nan, math.nan
+    if rounds is not None and state == FINISHED:
+        column, score = _final_score(rounds, directory, across)
+    if rounds is not None and "epsilon" in rounds:
+        epsilon = float(rounds["epsilon"].iloc[-1])
     return CellProgress(state, done, seconds, column, score, epsilon)
 
 
@@ -251,13 +252,16 @@ def _final_score(
 
     table = rounds.assign(method="", seed=0)
     columns = Columns.load(directory.path)
-    if (
-        across != POOLED_SCORE
-        and (clients := stored_table(directory.path / "clients.parquet")) is not None
-    ):
-        table, columns = scored_across(across, table, clients.assign(method="", seed=0), columns)
-    column = columns.get(
+    if across != POOLED_SCORE:
+        clients = stored_table(directory.path / "clients.parquet")
+        if clients is not None:
+            clients = clients.assign(method="", seed=0)
+            table, columns = scored_across(across, table, clients, columns)
+    protocol = (
         "server" if columns.unprefixed_protocol == "server" else protocol_in_use(table, columns)
     )
-    values = () if column is None or column.name not in table else tail_mean(table, column).tolist()
+    column = columns.get(protocol)
+    if column is None or column.name not in table:
+        return None, math.nan
+    values = tail_mean(table, column).tolist()
     return (column, float(values[0])) if values else (None, math.nan)

@@ -23,43 +23,57 @@ class FunctionalModule:
         self._idle: list[_Places] = []
 
     def __call__(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
+        # a copy without work; `pop` is safe between threads, a look at the list before it would not be
         try:
             places = self._idle.pop()
-        except IndexError:  # the first call, or other threads use all copies
-            shared = {id(t): t for t in [*self.module.parameters(), *self.module.buffers()]}
-            places = _Places(copy.deepcopy(self.module, shared))
+        except IndexError:
+            places = self._new_places()
         try:
             return places.call(state, x, extra)
         finally:
             self._idle.append(places)
 
     def to(self, device: torch.device | str) -> FunctionalModule:
+        """The same module on another device."""
         return FunctionalModule(copy.deepcopy(self.module).to(device))
+
+    def _new_places(self) -> _Places:
+        """Another copy of the module, which shares its parameters and buffers."""
+        shared = {id(t): t for t in [*self.module.parameters(), *self.module.buffers()]}
+        return _Places(copy.deepcopy(self.module, shared))
 
 
 class _Places:
-    """The dictionaries in which a module and its submodules hold their parameters and buffers."""
+    """The dictionaries in which a module and its submodules hold their parameters and buffers.
+
+    A place is such a dictionary, the tensor's name in it, and its name in a state.
+    """
 
     def __init__(self, module: nn.Module):
         self.module = module
-        first: dict[Tensor, str] = {}
+        first_name: dict[Tensor, str] = {}
         self.places: list[tuple[dict[str, Any], str, str]] = []
         for path, owner in module.named_modules():
-            for held in (owner._parameters, owner._buffers):
-                for name, tensor in held.items():
-                    if tensor is not None:
-                        full = first.setdefault(tensor, f"{path}.{name}" if path else name)
-                        self.places.append((held, name, full))
-        self.own = [held[name] for held, name, _ in self.places]
+            prefix = f"{path}." if path else ""
+            for tensors in (owner._parameters, owner._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is None:
+                        continue
+                    # a tied tensor is in a state by the first of its names
+                    name_in_state = first_name.setdefault(tensor, prefix + name)
+                    self.places.append((tensors, name, name_in_state))
+        self.module_tensors = [tensors[name] for tensors, name, _ in self.places]
 
     def call(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
+        """The result of the module with the tensors of `state`, into which what it assigns anew is written."""
         try:
-            for held, name, full in self.places:
-                held[name] = state[full]
+            for tensors, name, name_in_state in self.places:
+                tensors[name] = state[name_in_state]
             result = self.module(x, **extra)
-            for held, name, full in self.places:
-                state[full] = held[name]
+            for tensors, name, name_in_state in self.places:
+                state[name_in_state] = tensors[name]
         finally:
-            for (held, name, _), own in zip(self.places, self.own, strict=True):
-                held[name] = own
+            # the module holds on to no tensor of a state, also after an error
+            for (tensors, name, _), tensor in zip(self.places, self.module_tensors, strict=True):
+                tensors[name] = tensor
         return result

@@ -44,10 +44,10 @@ class Loss:
         """Raise `UnalikeError` for another task, or for weights of another number of classes than `outputs`."""
         if task.name not in self.tasks:
             raise UnalikeError(f"found a task of {task.name}; expected {' or '.join(self.tasks)}")
-        if isinstance(self.class_weights, tuple) and len(self.class_weights) != outputs:
-            found = len(self.class_weights)
+        weights = self.class_weights
+        if isinstance(weights, tuple) and len(weights) != outputs:
             raise UnalikeError(
-                f"found {found} class weights; expected {outputs}, one for each class"
+                f"found {len(weights)} class weights; expected {outputs}, one for each class"
             )
 
     def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
@@ -59,16 +59,16 @@ class Loss:
         return batch.mean(self.losses(logits, batch.y, context))
 
 
-def loss(given: str | LossFunction) -> Loss:
+def loss(name_or_function: str | LossFunction) -> Loss:
     """The loss of a text such as "focal(gamma=2)", or of a function. Raises `UnalikeError` for anything else."""
-    if isinstance(given, str):
-        return registry.build(parse_one(given))
-    if not callable(given) or isinstance(given, type):
+    if isinstance(name_or_function, str):
+        return registry.build(parse_one(name_or_function))
+    if not callable(name_or_function) or isinstance(name_or_function, type):
         raise UnalikeError(
-            f"loss={given!r}: expected a name such as 'focal(gamma=2)', or a function of outputs [B, C] and labels [B]; an "
-            "objective of your own is added to methods, as in 'fedprox + my_objective'"
+            f"loss={name_or_function!r}: expected a name such as 'focal(gamma=2)', or a function of outputs [B, C] and labels [B]; "
+            "an objective of your own is added to methods, as in 'fedprox + my_objective'"
         )
-    return GivenLoss(given)
+    return GivenLoss(name_or_function)
 
 
 def class_counts(y: Tensor, classes: int | None) -> Tree:
@@ -90,15 +90,19 @@ class CrossEntropy(Loss):
     label_smoothing: Annotated[float, Ge(0), Le(1)] = 0.0
 
     def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        # the one logit of a binary model is that of true; the softmax over 0 and it is its sigmoid
         if y.dtype == torch.bool:
             z = logits.reshape(y.shape)
             logits = torch.stack([torch.zeros_like(z), z], 1)
-        log_p, index, s = logits.log_softmax(1), y.long().unsqueeze(1), self.label_smoothing
+        log_p = logits.log_softmax(1)
         weighted = log_p * self._weights(log_p, context)
-        of_label = weighted.gather(1, index).squeeze(1) * self._share(
-            log_p.gather(1, index).squeeze(1)
-        )
-        return -(1 - s) * of_label - s * weighted.mean(1)
+
+        label = y.long().unsqueeze(1)
+        share = self._share(log_p.gather(1, label).squeeze(1))
+        of_label = weighted.gather(1, label).squeeze(1) * share
+        # smoothing gives the label less, and every class its part of the rest
+        smoothing = self.label_smoothing
+        return -(1 - smoothing) * of_label - smoothing * weighted.mean(1)
 
     def _share(self, log_p: Tensor) -> Tensor | float:
         """The share of the loss of a sample with this log probability of its label that counts."""
@@ -111,8 +115,9 @@ class CrossEntropy(Loss):
         if isinstance(self.class_weights, tuple):
             return log_p.new_tensor(self.class_weights)
         counts = context[COUNTS]["counts"].to(log_p.dtype)
-        present = (counts > 0).sum()
-        return torch.where(counts > 0, counts.sum() / (present * counts.clamp_min(1)), 0.0)
+        present = counts > 0
+        balanced = counts.sum() / (present.sum() * counts.clamp_min(1))
+        return torch.where(present, balanced, 0.0)
 
 
 @registry.register("focal")
@@ -123,8 +128,9 @@ class Focal(CrossEntropy):
     gamma: Annotated[float, Ge(0)] = 2.0
 
     def _share(self, log_p: Tensor) -> Tensor | float:
-        # 1 - p; the slope of 0^gamma is infinite below gamma = 1
-        return (-torch.expm1(log_p).clamp_max(-1e-12)) ** self.gamma
+        # 1 - p, kept above 0: the slope of 0^gamma is infinite below gamma = 1
+        one_minus_p = -torch.expm1(log_p).clamp_max(-1e-12)
+        return one_minus_p**self.gamma
 
 
 @registry.register("huber")
@@ -150,18 +156,23 @@ class GivenLoss(Loss):
     tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
 
     def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
-        alone = logits.reshape(batch.y.shape) if logits.numel() == batch.y.numel() else logits
-        y = batch.y.to(logits.dtype) if batch.y.dtype == torch.bool else batch.y
-        value: Any = self.function(alone, y)
+        # a function of one output sees floats [B] on both sides, as losses of torch take them
+        y = batch.y
+        if logits.numel() == y.numel():
+            logits = logits.reshape(y.shape)
+        if y.dtype == torch.bool:
+            y = y.to(logits.dtype)
+
+        # it is the user's function: what it returns is known only now
+        value: Any = self.function(logits, y)
         if isinstance(value, Tensor) and value.shape == y.shape[:1]:
             return batch.mean(value)
         if isinstance(value, Tensor) and value.dim() == 0:
             return value
-        found = (
-            f"a tensor of shape {list(value.shape)}"
-            if isinstance(value, Tensor)
-            else type(value).__name__
-        )
+        if isinstance(value, Tensor):
+            description = f"a tensor of shape {list(value.shape)}"
+        else:
+            description = type(value).__name__
         raise UnalikeError(
-            f"loss={recorded(self.function)} gives {found}; expected a scalar, or a loss for each of the {len(y)} samples"
+            f"loss={recorded(self.function)} gives {description}; expected a scalar, or a loss for each of the {len(y)} samples"
         )

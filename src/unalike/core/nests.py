@@ -15,18 +15,16 @@ def map_tensors(function: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
         return function(nest)  # type: ignore[return-value]
     if isinstance(nest, dict):
         return {name: map_tensors(function, value) for name, value in nest.items()}  # type: ignore[return-value]
-    return type(nest)(*(map_tensors(function, field) for field in nest))  # type: ignore[attr-defined]
+    fields = [map_tensors(function, field) for field in nest]  # type: ignore[attr-defined]
+    return type(nest)(*fields)
 
 
 def tensors_of(nest: Any) -> list[Tensor]:
     """The tensors of a nest, in the order of `map_tensors`."""
     if isinstance(nest, Tensor):
         return [nest]
-    return [
-        t
-        for value in (nest.values() if isinstance(nest, dict) else nest)
-        for t in tensors_of(value)
-    ]
+    values = nest.values() if isinstance(nest, dict) else nest
+    return [t for value in values for t in tensors_of(value)]
 
 
 def join_nests(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> Any:
@@ -35,8 +33,12 @@ def join_nests(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> 
     if isinstance(first, Tensor):
         return how(list(values))
     if isinstance(first, dict):
-        return {name: join_nests([v[name] for v in values], how) for name in first}
-    return type(first)(*(join_nests(fields, how) for fields in zip(*values, strict=True)))
+        joined = {}
+        for name in first:
+            joined[name] = join_nests([value[name] for value in values], how)
+        return joined
+    fields = [join_nests(field, how) for field in zip(*values, strict=True)]
+    return type(first)(*fields)
 
 
 def select_rows(nest: Nest, keep: Tensor) -> Nest:

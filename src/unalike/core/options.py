@@ -62,59 +62,80 @@ class Option:
     def flag_type(self) -> type:
         """The type of one value on the command line."""
         kinds = [plain_type(kind) for kind in _members(self.kind)]
-        return (
-            str
-            if self.help.none or str in kinds
-            else next((t for t in (bool, float, int, Path) if t in kinds), str)
-        )
+        # a word for None, or a text among the values: any value is read as text
+        if self.help.none or str in kinds:
+            return str
+        for kind in (bool, float, int, Path):
+            if kind in kinds:
+                return kind
+        return str
 
     def written(self, value: Any) -> Any:
         """A value as it is given on the command line and in config files; None where the option is left out."""
         if self.repeated:
-            return [value] if isinstance(value, str) else list(value) or None
-        if value is None or isinstance(value, Path):
-            return str(value) if isinstance(value, Path) else self.help.none or None
-        return str(value) if self.help.none else recorded(value)
+            values = [value] if isinstance(value, str) else list(value)
+            return values or None
+        if value is None:
+            return self.help.none or None
+        if isinstance(value, Path) or self.help.none:
+            return str(value)
+        return recorded(value)
 
     def read(self, value: Any) -> Any:
         """The value that was given on the command line."""
         if self.repeated:
             return tuple(value)
-        return None if self.help.none and value == self.help.none else value
+        if self.help.none and value == self.help.none:
+            return None
+        return value
 
 
 def plain_type(kind: Any) -> Any:
     """A type without its annotations."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(kind) is not Annotated:
+        return kind
+    return get_args(kind)[0]
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
     """The types of a union, or the type itself."""
     inner = plain_type(kind)
     is_union = get_origin(inner) not in (None, tuple, Literal)
-    return get_args(inner) if is_union else (inner,)
+    if not is_union:
+        return (inner,)
+    return get_args(inner)
 
 
 @cache
 def options_of(*kinds: type) -> dict[str, Option]:
     """The options that the fields of these dataclasses declare, by name."""
-    found = {}
+    options = {}
     for kind in kinds:
         hints = get_type_hints(kind, include_extras=True)
         for field in fields(kind):
-            told = [
-                m for m in getattr(hints[field.name], "__metadata__", ()) if isinstance(m, Help)
-            ]
-            if told:
-                found[field.name] = Option(
-                    field.name, hints[field.name], default_of(field), told[0]
-                )
-    return found
+            hint = hints[field.name]
+            meaning = _help_of(hint)
+            # a field without help is no option
+            if meaning is None:
+                continue
+            options[field.name] = Option(
+                name=field.name, kind=hint, default=default_of(field), help=meaning
+            )
+    return options
+
+
+def _help_of(hint: Any) -> Help | None:
+    for annotation in getattr(hint, "__metadata__", ()):
+        if isinstance(annotation, Help):
+            return annotation
+    return None
 
 
 def default_of(field: Field[Any]) -> Any:
     """The default of a field; `MISSING` if it has none."""
-    return field.default if field.default_factory is MISSING else field.default_factory()
+    if field.default_factory is MISSING:
+        return field.default
+    return field.default_factory()
 
 
 def without_defaults(value: Any) -> Any:
@@ -126,14 +147,14 @@ def without_defaults(value: Any) -> Any:
         return [without_defaults(item) for item in value]
     if not is_dataclass(value):
         return value
-    found = {}
+    changed = {}
     for field in fields(value):
-        own = without_defaults(getattr(value, field.name))
-        usual = without_defaults(default_of(field))
+        current = without_defaults(getattr(value, field.name))
+        default = without_defaults(default_of(field))
         # 1 and 1.0 may mean different things: so many sites, or the share of all
-        if type(own) is not type(usual) or own != usual:
-            found[field.name] = own
-    return found
+        if type(current) is not type(default) or current != default:
+            changed[field.name] = current
+    return changed
 
 
 def written(settings: Any, *, changed: bool = False) -> dict[str, Any]:
@@ -141,15 +162,13 @@ def written(settings: Any, *, changed: bool = False) -> dict[str, Any]:
 
     `changed`: those that have their default are left out. None for an option that no flag has to be given for.
     """
-    values = {
-        name: (option, getattr(settings, name))
-        for name, option in options_of(settings.__class__).items()
-    }
-    return {
-        name: option.written(value)
-        for name, (option, value) in values.items()
-        if not (changed and option.written(value) == option.written(option.default))
-    }
+    values = {}
+    for name, option in options_of(settings.__class__).items():
+        value = option.written(getattr(settings, name))
+        if changed and value == option.written(option.default):
+            continue
+        values[name] = value
+    return values
 
 
 def written_config(config: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
@@ -157,19 +176,22 @@ def written_config(config: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
 
     TOML has no None: an option that is missing in the file was None, or it is newer than the file and had its default.
     """
-    declared = options_of(*kinds).items()
-    return {
-        name: o.written(config.get(name, None if o.optional else o.default)) for name, o in declared
-    }
+    values = {}
+    for name, option in options_of(*kinds).items():
+        where_missing = None if option.optional else option.default
+        values[name] = option.written(config.get(name, where_missing))
+    return values
 
 
 def read_values(values: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
     """The values of options that were given on the command line."""
-    declared = options_of(*kinds)
-    return {
-        name: declared[name].read(value) if name in declared else value
-        for name, value in values.items()
-    }
+    options = options_of(*kinds)
+    read = dict(values)
+    for name, value in values.items():
+        # values of no declared option are as they were given
+        if name in options:
+            read[name] = options[name].read(value)
+    return read
 
 
 def cohort_size(participation: float, eligible: int) -> int:
@@ -317,7 +339,7 @@ class ServerSampleOptions:
     proxy_imbalance: Annotated[
         float,
         Help(
-            "Long tail of these samples: how many times as many the first class has as the last one."
+            "Class imbalance of the proxy samples: size of the first class, the largest, over that of the last one."
         ),
     ] = 1.0
 
@@ -430,7 +452,7 @@ class SharedRunOptions:
     ] = None
     select: Annotated[
         Literal["last", "best"],
-        Help("Round whose models count: last, or best on the validation samples."),
+        Help("Model to keep: of the last round, or of the best round on the validation samples."),
     ] = "last"
 
 
@@ -523,6 +545,19 @@ class AcrossOptions:
             "worst, over the worst tenth of them. A pooled ROC AUC also rewards knowing which client is which."
         ),
     ] = "pooled"
+
+
+@dataclass(frozen=True)
+class RaceOptions:
+    """The budget of a race."""
+
+    within: Annotated[
+        str | None,
+        Help(
+            "Budget of a race, which a comparison without methods is: '10 min' for all its runs (default), '200 rounds' of each "
+            "method, or '5 seeds'."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,13 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-POOLS = (
-    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
-    *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
+MAX_POOLS = (
+    nn.MaxPool1d,
+    nn.MaxPool2d,
+    nn.MaxPool3d,
+    nn.AdaptiveMaxPool1d,
+    nn.AdaptiveMaxPool2d,
+    nn.AdaptiveMaxPool3d,
 )
 
 
@@ -26,7 +30,10 @@ class PooledFirst(nn.Sequential):
 def pool_first(module: nn.Module) -> None:
     """Turn each `nn.Sequential` of a module with a ReLU before max pooling into a `PooledFirst`, in place."""
     for m in module.modules():
-        if type(m) is nn.Sequential and pools_first([*m]) != [*m]:
+        if type(m) is not nn.Sequential:
+            continue
+        layers = [*m]
+        if pools_first(layers) != layers:
             m.__class__ = PooledFirst
 
 
@@ -34,17 +41,15 @@ def pools_first(layers: list[nn.Module]) -> list[nn.Module]:
     """The layers in the order of a `PooledFirst`. A ReLU or a pooling with hooks stays where it is."""
     order = [*layers]
     for i, (before, after) in enumerate(pairwise(layers)):
-        if (
-            type(before) is nn.ReLU
-            and type(after) in POOLS
-            and _movable(before)
-            and _movable(after)
-        ):
-            order[i : i + 2] = after, before
+        swappable = type(before) is nn.ReLU and type(after) in MAX_POOLS
+        if swappable and _is_movable(before) and _is_movable(after):
+            order[i] = after
+            order[i + 1] = before
     return order
 
 
-def _movable(layer: nn.Module) -> bool:
+def _is_movable(layer: nn.Module) -> bool:
+    """Whether nobody can tell where the layer stands: no hook sees its input or output, and it returns no indices."""
     hooks = (
         layer._forward_hooks,
         layer._forward_pre_hooks,

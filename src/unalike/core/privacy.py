@@ -20,10 +20,14 @@ from unalike._utils.errors import UnalikeError, require_extra
 Accountant = Literal["rdp", "pld"]
 """Renyi differential privacy, or the privacy loss distribution, which is tighter and takes seconds for each number."""
 Draw = Literal["all", "fixed", "poisson"]
-INTERVAL = 1e-3
+LOSS_INTERVAL = 1e-3
 """Grid of privacy losses of the accountant "pld", which rounds them up."""
-SMALLEST, LARGEST = 0.1, 1e4
-"""Range of noise multipliers that a budget is calibrated to."""
+MIN_NOISE_MULTIPLIER = 0.1
+"""Where the search for the noise multiplier of a budget begins."""
+MAX_NOISE_MULTIPLIER = 1e4
+"""The largest noise multiplier that a budget is met with."""
+CALIBRATION_RATIO = 1.001
+"""The noise multiplier of a budget is at most so many times the least one."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +60,18 @@ def epsilon_of(
     Releases in which all take part compose to one Gaussian release with z / sqrt(releases), whose epsilon is exact (Balle and
     Wang 2018, theorem 8). Raises `UnalikeError` without the extra `privacy`, and for "pld" with cohorts of fixed size.
     """
-    if not releases or not z:
-        return float("inf") if releases else 0.0
+    if not releases:
+        return 0.0
+    if not z:
+        return float("inf")
     require_extra("privacy", "dp_accounting", what="the accounting of differential privacy")
     return _epsilon(
-        float(z),
-        sampling.draw,
-        sampling.expected / sampling.units,
-        int(releases),
-        delta,
-        accountant,
+        z=float(z),
+        draw=sampling.draw,
+        share=sampling.expected / sampling.units,
+        releases=int(releases),
+        delta=delta,
+        accountant=accountant,
     )
 
 
@@ -73,10 +79,12 @@ def epsilon_of(
 def _epsilon(
     z: float, draw: Draw, share: float, releases: int, delta: float, accountant: Accountant
 ) -> float:
+    """Epsilon as `epsilon_of` gives it, cached by the numbers on which it depends."""
     import dp_accounting as dp
 
     if draw == "all":
         return float(dp.get_epsilon_gaussian(z / releases**0.5, delta))
+
     if accountant == "pld":
         if draw == "fixed":
             raise UnalikeError(
@@ -85,30 +93,38 @@ def _epsilon(
             )
         from dp_accounting.pld import PLDAccountant
 
-        event = dp.PoissonSampledDpEvent(share, dp.GaussianDpEvent(z))
-        found = PLDAccountant(value_discretization_interval=INTERVAL).compose(event, releases)
-        return float(found.get_epsilon(delta))
+        release = dp.PoissonSampledDpEvent(share, dp.GaussianDpEvent(z))
+        loss_distribution = PLDAccountant(value_discretization_interval=LOSS_INTERVAL)
+        loss_distribution.compose(release, releases)
+        return float(loss_distribution.get_epsilon(delta))
+
     from dp_accounting.rdp import compute_epsilon
 
-    orders, one = _renyi(z, draw, share)
-    return float(compute_epsilon(orders, releases * one, delta)[0])
+    # Renyi divergences of releases add up, order by order
+    orders, divergences = _renyi_divergences(z, draw, share)
+    epsilon, _ = compute_epsilon(orders, releases * divergences, delta)
+    return float(epsilon)
 
 
 @lru_cache(1024)
-def _renyi(z: float, draw: Draw, share: float) -> tuple[Any, Any]:
-    """The Renyi divergences of one release, by order: whole ones, for which they are sums of few terms."""
+def _renyi_divergences(z: float, draw: Draw, share: float) -> tuple[Any, Any]:
+    """The orders, and the Renyi divergence of one release of each: whole orders, for which it is a sum of few terms."""
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
 
     orders = [*range(2, 33), 40, 48, 64, 96, 128, 256]
     if draw == "poisson":
-        made = RdpAccountant(orders).compose(dp.PoissonSampledDpEvent(share, dp.GaussianDpEvent(z)))
-    else:  # of a denominator of 10^6: only the share of the two numbers counts
-        one = dp.SampledWithoutReplacementDpEvent(
-            10**6, round(share * 10**6), dp.GaussianDpEvent(z / 2)
-        )
-        made = RdpAccountant(orders, dp.NeighboringRelation.REPLACE_ONE).compose(one)
-    return made.orders, made.rdp
+        rdp = RdpAccountant(orders)
+        rdp.compose(dp.PoissonSampledDpEvent(share, dp.GaussianDpEvent(z)))
+    else:
+        # replacing a contribution moves the sum by up to 2 C: as adding one does, under half the noise
+        rdp = RdpAccountant(orders, dp.NeighboringRelation.REPLACE_ONE)
+        noise = dp.GaussianDpEvent(z / 2)
+        # a population of 10^6 stands for any: only the ratio of the two numbers counts
+        population = 10**6
+        drawn_at_once = round(share * population)
+        rdp.compose(dp.SampledWithoutReplacementDpEvent(population, drawn_at_once, noise))
+    return rdp.orders, rdp.rdp
 
 
 @lru_cache(256)
@@ -117,24 +133,31 @@ def noise_multiplier_of(
 ) -> float:
     """The least noise multiplier, to three digits, with which the releases that are planned stay within epsilon.
 
-    Raises `UnalikeError` where there is none below `LARGEST`.
+    Raises `UnalikeError` where there is none up to `MAX_NOISE_MULTIPLIER`.
     """
+    releases = max(1, sampling.releases)
 
     def fits(z: float) -> bool:
-        return epsilon_of(z, sampling, max(1, sampling.releases), delta, accountant) <= epsilon
+        return epsilon_of(z, sampling, releases, delta, accountant) <= epsilon
 
-    high = SMALLEST
+    # double the noise until it suffices: the least that does is then in the last doubling
+    high = MIN_NOISE_MULTIPLIER
     while not fits(high):
         high *= 2
-        if high > LARGEST:
+        if high > MAX_NOISE_MULTIPLIER:
             raise UnalikeError(
-                f"no noise multiplier up to {LARGEST:g} keeps {sampling.releases} releases within epsilon={epsilon:g} at "
-                f"delta={delta:g}; give a larger epsilon or delta, or fewer rounds"
+                f"no noise multiplier up to {MAX_NOISE_MULTIPLIER:g} keeps {sampling.releases} releases within "
+                f"epsilon={epsilon:g} at delta={delta:g}; give a larger epsilon or delta, or fewer rounds"
             )
+
+    # bisect by ratios, so that the precision is the same for little noise and for much
     low = high / 2
-    while high / low > 1.001:
+    while high / low > CALIBRATION_RATIO:
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if fits(middle) else (middle, high)
+        if fits(middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 
@@ -144,9 +167,17 @@ def normal_noise(like: Tensor, secret: bool, generator: torch.Generator | None =
     `secret`: made of the operating system's random bytes by the transform of Box and Muller; no seed gives the numbers again.
     """
     if not secret:
-        return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+        noise = torch.randn(like.shape, generator=generator, dtype=like.dtype)
+        return noise.to(like.device)
+
+    # two random words of 8 bytes for each number; a tensor without entries takes two, too: torch reads no empty buffer
     count = like.numel()
-    words = torch.frombuffer(bytearray(os.urandom(16 * max(1, count))), dtype=torch.int64).double()
-    u = (words / 2.0**64 + 0.5).clamp(2.0**-53, 1.0).reshape(2, -1)[:, :count]  # in (0, 1]
-    drawn = (-2 * u[0].log()).sqrt() * (2 * torch.pi * u[1]).cos()
-    return drawn.reshape(like.shape).to(like)
+    random_bytes = bytearray(os.urandom(16 * max(1, count)))
+    words = torch.frombuffer(random_bytes, dtype=torch.int64).double()
+    # uniform in (0, 1]: the logarithm of 0 would be infinite
+    uniform = (words / 2.0**64 + 0.5).clamp(2.0**-53, 1.0)
+    for_radius, for_angle = uniform.reshape(2, -1)[:, :count]
+
+    radius = (-2 * for_radius.log()).sqrt()
+    noise = radius * (2 * torch.pi * for_angle).cos()
+    return noise.reshape(like.shape).to(like)

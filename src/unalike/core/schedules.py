@@ -24,7 +24,8 @@ def over(text: str, rounds: int) -> str:
     call = parse_one(text)
     if "rounds" not in signature(registry[call.name]).parameters:
         return text
-    return str(Call(call.name, {"rounds": rounds} | call.parameters))
+    parameters = {"rounds": rounds} | call.parameters
+    return str(Call(call.name, parameters))
 
 
 @registry.register("cosine")
@@ -34,12 +35,14 @@ def cosine(*, rounds: int | None = None, warmup: int = 0, end: float = 0.0) -> S
     R are the rounds without those of the warm-up; unless given, `rounds` are those of the run.
     """
 
+    # the number of rounds may be unknown here, as long as nobody asks for a factor: see `over`
     def factor(round: int) -> float:
         if rounds is None:
             raise UnalikeError(
                 "the schedule cosine depends on the number of rounds; write cosine(rounds=50)"
             )
-        return end + (1 - end) * (1 + math.cos(math.pi * round / (rounds - warmup))) / 2
+        angle = math.pi * round / (rounds - warmup)
+        return end + (1 - end) * (1 + math.cos(angle)) / 2
 
     if rounds is not None and not 0 <= warmup < rounds:
         raise UnalikeError(
@@ -64,4 +67,10 @@ def exponential(*, factor: float = 1.0, warmup: int = 0) -> Schedule:
 
 def _warmed(after: Schedule, warmup: int) -> Schedule:
     """(r + 1) / (warmup + 1) in the rounds r of the warm-up, and then the schedule `after`, from its beginning."""
-    return lambda round: (round + 1) / (warmup + 1) if round < warmup else after(round - warmup)
+
+    def factor(round: int) -> float:
+        if round < warmup:
+            return (round + 1) / (warmup + 1)
+        return after(round - warmup)
+
+    return factor

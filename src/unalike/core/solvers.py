@@ -64,7 +64,9 @@ class SGD:
     weight_decay: float = 0.0
 
     def init(self, params: Tree) -> PartTrees:
-        return {"momentum": tree.zeros(params)} if self.momentum else {}
+        if not self.momentum:
+            return {}
+        return {"momentum": tree.zeros(params)}
 
     def step(
         self,
@@ -80,27 +82,33 @@ class SGD:
             return params, self._fused_step(params, grads, state, lr)
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
+
+        # from here on `grads` is the direction of the step
         if self.momentum:
             rho = self.momentum
-            add = (
-                (lambda m, g: m.mul_(rho).add_(g)) if owned else (lambda m, g: g.add(m, alpha=rho))
-            )
-            state = {"momentum": tree.map(add, state["momentum"], grads)}
-            if self.nesterov:
-                grads = tree.map(
-                    lambda g, m: g.add(m, alpha=self.momentum), grads, state["momentum"]
-                )
+            momentum = state["momentum"]
+            if owned:
+                momentum = tree.map(lambda m, g: m.mul_(rho).add_(g), momentum, grads)
             else:
-                grads = state["momentum"]
+                momentum = tree.map(lambda m, g: g.add(m, alpha=rho), momentum, grads)
+            state = {"momentum": momentum}
+            if self.nesterov:
+                grads = tree.map(lambda g, m: g.add(m, alpha=rho), grads, momentum)
+            else:
+                grads = momentum
+
         move = Tensor.sub_ if owned else Tensor.sub
         return tree.map(lambda w, g: move(w, g, alpha=lr), params, grads), state
 
     def _fused_step(self, params: Tree, grads: Tree, state: PartTrees, lr: float) -> PartTrees:
         """The same formula in one pass over memory, by the kernel of `torch.optim.SGD(fused=True)`; writes into `params`."""
-        state = {slot: _laid_out(held, params) for slot, held in state.items()}
-        trees = (params, _laid_out(grads, params), state.get("momentum", {}))
+        # the kernel goes through memory front to back: gradients and momentum must lie as the parameters do
+        grads = _in_layout_of(params, grads)
+        state = {slot: _in_layout_of(params, values) for slot, values in state.items()}
         torch._fused_sgd_(
-            *([tree.in_memory_order(t) for t in values.values()] for values in trees),
+            _in_memory_order(params),
+            _in_memory_order(grads),
+            _in_memory_order(state.get("momentum", {})),
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=lr,
@@ -115,11 +123,13 @@ class SGD:
         rho = self.momentum
         if not rho:
             return steps
-        tau = tree.exact(
-            steps
-        )  # the differences cancel: in float32 1e-4 is lost at rho = 0.99, 1e-2 at 0.999
-        momentum = ((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)).to(steps)
-        return steps + rho * momentum if self.nesterov else momentum
+        # the differences cancel: in float32 1e-4 is lost at rho = 0.99, 1e-2 at 0.999
+        tau = tree.exact(steps)
+        geometric_sum = rho * (1 - rho**tau) / (1 - rho)
+        momentum_weight = ((tau - geometric_sum) / (1 - rho)).to(steps)
+        if self.nesterov:
+            return steps + rho * momentum_weight
+        return momentum_weight
 
 
 @registry.register("adam")
@@ -135,14 +145,22 @@ class Adam:
     eps: float = field(default=1e-8, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not (all(0 <= beta < 1 for beta in self.betas) and self.eps > 0):
+        betas_in_range = all(0 <= beta < 1 for beta in self.betas)
+        if not betas_in_range or not self.eps > 0:
             raise UnalikeError(
                 f"found betas={self.betas}, eps={self.eps}; expected 0 <= beta < 1 and eps > 0"
             )
 
     def init(self, params: Tree) -> PartTrees:
-        steps = next(iter(params.values())).new_zeros(()) if params else torch.zeros(())
-        return {"mean": tree.zeros(params), "square": tree.zeros(params), "count": {"steps": steps}}
+        # the counter lies where the parameters lie
+        steps = torch.zeros(())
+        if params:
+            steps = next(iter(params.values())).new_zeros(())
+        return {
+            "mean": tree.zeros(params),
+            "square": tree.zeros(params),
+            "count": {"steps": steps},
+        }
 
     def step(
         self,
@@ -156,15 +174,21 @@ class Adam:
     ) -> tuple[Tree, PartTrees]:
         if self.weight_decay:
             grads = tree.map(lambda g, w: g.add(w, alpha=self.weight_decay), grads, params)
+
         first, second = self.betas
         mean = tree.map(lambda m, g: first * m + (1 - first) * g, state["mean"], grads)
         square = tree.map(lambda v, g: second * v + (1 - second) * g * g, state["square"], grads)
         count = state["count"]["steps"] + 1
-        rate, root = lr / _bias(first, count), _bias(second, count).sqrt()
-        moved = tree.map(
-            lambda w, m, v: w - rate * m / (v.sqrt() / root + self.eps), params, mean, square
-        )
-        return moved, {"mean": mean, "square": square, "count": {"steps": count}}
+
+        # both moments began at 0: their bias is corrected in two scalars instead of in every entry
+        rate = lr / _bias_correction(first, count)
+        root = _bias_correction(second, count).sqrt()
+
+        def moved(w: Tensor, m: Tensor, v: Tensor) -> Tensor:
+            return w - rate * m / (v.sqrt() / root + self.eps)
+
+        params = tree.map(moved, params, mean, square)
+        return params, {"mean": mean, "square": square, "count": {"steps": count}}
 
     def weight(self, steps: Tensor) -> Tensor:
         return steps
@@ -186,7 +210,8 @@ class AdamW(Adam):
         fused: bool = False,
     ) -> tuple[Tree, PartTrees]:
         decayed = tree.scale(params, 1 - lr * self.weight_decay)
-        return Adam(betas=self.betas, eps=self.eps).step(decayed, grads, state, lr)
+        adam = Adam(betas=self.betas, eps=self.eps)
+        return adam.step(decayed, grads, state, lr)
 
 
 @dataclass(frozen=True)
@@ -211,10 +236,14 @@ class GivenSolver:
         owned: bool = False,
         fused: bool = False,
     ) -> tuple[Tree, Any]:
+        # the optimizer holds tensors of its own, which stay the same objects in all steps
         if not state:
             leaves = tree.map(lambda w: w.detach().clone().requires_grad_(), params)
-            state = {"leaves": leaves, "optimizer": self._made([*leaves.values()], lr)}
-        leaves, optimizer = state["leaves"], state["optimizer"]
+            state = {"leaves": leaves, "optimizer": self._make_optimizer([*leaves.values()], lr)}
+        leaves = state["leaves"]
+        optimizer = state["optimizer"]
+
+        # corrections and projections may have changed the parameters since the last step
         with torch.no_grad():
             for name, leaf in leaves.items():
                 leaf.copy_(params[name])
@@ -224,45 +253,53 @@ class GivenSolver:
         optimizer.step()
         return tree.map(lambda w: w.detach().clone(), leaves), state
 
-    def _made(self, leaves: list[Tensor], lr: float) -> torch.optim.Optimizer:
+    def _make_optimizer(self, leaves: list[Tensor], lr: float) -> torch.optim.Optimizer:
+        """The factory's optimizer of these tensors. Raises `UnalikeError` where it makes none that can be used."""
         advice = "expected a function of parameters and lr, such as functools.partial(torch.optim.RMSprop, alpha=0.9)"
         try:
-            made = self.factory(leaves, lr=lr)
+            optimizer = self.factory(leaves, lr=lr)
         except TypeError as error:
             raise UnalikeError(f"optimizer={self.factory!r}: {error}; {advice}") from None
-        if not isinstance(made, torch.optim.Optimizer):
-            raise UnalikeError(f"optimizer={self.factory!r} gives {type(made).__name__}; {advice}")
-        if isinstance(made, torch.optim.LBFGS):
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            type_name = type(optimizer).__name__
+            raise UnalikeError(f"optimizer={self.factory!r} gives {type_name}; {advice}")
+        if isinstance(optimizer, torch.optim.LBFGS):
             raise UnalikeError(
                 f"optimizer={self.factory!r}: LBFGS computes losses in each of its steps; {advice}"
             )
-        return made
+        return optimizer
 
     def weight(self, steps: Tensor) -> Tensor:
         return steps
 
 
 def solver(
-    given: Call | Callable[..., torch.optim.Optimizer],
+    optimizer: Call | Callable[..., torch.optim.Optimizer],
     momentum: float,
     nesterov: bool,
     weight_decay: float,
 ) -> Solver:
     """The solver of an optimizer. Raises `UnalikeError` for an unknown name or option."""
-    if not isinstance(given, Call):
-        return GivenSolver(given)
-    declared = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-    if own := given.parameters.keys() & {*declared, "lr"}:
-        name = min(own)
+    if not isinstance(optimizer, Call):
+        return GivenSolver(optimizer)
+
+    # what is an option of the run has one place: two values of it could differ
+    run_options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+    misplaced = optimizer.parameters.keys() & {*run_options, "lr"}
+    if misplaced:
+        name = min(misplaced)
+        value = optimizer.parameters[name]
         raise UnalikeError(
-            f"{given}: {name} is an option of its own; write {name}={given.parameters[name]!r} beside it"
+            f"{optimizer}: {name} is an option of its own; write {name}={value!r} beside it"
         )
-    taken = signature(registry[given.name]).parameters
-    if momentum and "momentum" not in taken:
-        raise UnalikeError(f"momentum={momentum} goes with optimizer='sgd', found {str(given)!r}")
-    return registry.build(
-        given, **{name: value for name, value in declared.items() if name in taken}
-    )
+
+    accepted = signature(registry[optimizer.name]).parameters
+    if momentum and "momentum" not in accepted:
+        raise UnalikeError(
+            f"momentum={momentum} goes with optimizer='sgd', found {str(optimizer)!r}"
+        )
+    options = {name: value for name, value in run_options.items() if name in accepted}
+    return registry.build(optimizer, **options)
 
 
 @registry.register("sgd")
@@ -271,18 +308,33 @@ def _sgd(momentum: float, nesterov: bool, weight_decay: float) -> SGD:
     return SGD(momentum, nesterov, weight_decay)
 
 
-def _bias(beta: float, count: Tensor) -> Tensor:
+def _bias_correction(beta: float, count: Tensor) -> Tensor:
     """1 - beta**count without cancellation: in float32 the plain difference is off by 5e-5 at the first step."""
-    return -torch.expm1(count * math.log(beta)) if beta else torch.ones_like(count)
+    if not beta:
+        return torch.ones_like(count)
+    return -torch.expm1(count * math.log(beta))
 
 
 def _one_kernel(params: Tree) -> bool:
     """Whether one fused kernel can take all of the tensors."""
     first = next(iter(params.values()))
-    return first.device.type in FUSED_DEVICES and len({t.dtype for t in params.values()}) == 1
+    if first.device.type not in FUSED_DEVICES:
+        return False
+    dtypes = {t.dtype for t in params.values()}
+    return len(dtypes) == 1
 
 
-def _laid_out(values: Tree, like: Tree) -> Tree:
-    """`values` in the order and the memory formats of `like`, as the fused kernel needs them: it reads memory front to back."""
-    found = [(n, values[n], w) for n, w in like.items()]
-    return {n: t if t.stride() == w.stride() else torch.empty_like(w).copy_(t) for n, t, w in found}
+def _in_layout_of(params: Tree, values: Tree) -> Tree:
+    """`values` in the order and the memory formats of `params`, as the fused kernel needs them: it reads memory front to back."""
+    laid_out = {}
+    for name, w in params.items():
+        t = values[name]
+        if t.stride() != w.stride():
+            t = torch.empty_like(w).copy_(t)
+        laid_out[name] = t
+    return laid_out
+
+
+def _in_memory_order(values: Tree) -> list[Tensor]:
+    """The tensors as the fused kernel takes them."""
+    return [tree.in_memory_order(t) for t in values.values()]

@@ -51,7 +51,9 @@ class Classification(Task):
     name = "classification"
 
     def of(self, classes: Sequence[str] | None) -> Task:
-        return TwoClasses() if classes is not None and len(classes) == 2 else self
+        if classes is not None and len(classes) == 2:
+            return TwoClasses()
+        return self
 
     @property
     def stacked(self) -> Task:
@@ -83,7 +85,8 @@ class StackedClassification(Classification):
     """
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
-        return torch.logsumexp(logits, 1) - logits.gather(1, y.unsqueeze(1)).squeeze(1)
+        of_label = logits.gather(1, y.unsqueeze(1)).squeeze(1)
+        return torch.logsumexp(logits, 1) - of_label
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return self.losses(logits, y).mean()
@@ -96,15 +99,17 @@ class Binary(Task):
     areas = True
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(
-            logits.reshape(y.shape), y.to(logits.dtype), reduction="none"
-        )
+        z = logits.reshape(y.shape)
+        return F.binary_cross_entropy_with_logits(z, y.to(z.dtype), reduction="none")
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(logits.reshape(y.shape), y.to(logits.dtype))
+        z = logits.reshape(y.shape)
+        return F.binary_cross_entropy_with_logits(z, y.to(z.dtype))
 
     def predict(self, logits: Tensor) -> Tensor:
-        return logits.flatten(0) > 0 if logits.dim() == 1 else logits[..., 0] > 0
+        if logits.dim() == 1:
+            return logits > 0
+        return logits[..., 0] > 0
 
     def probabilities(self, logits: Tensor) -> Tensor:
         z = logits.reshape(logits.shape[0])
@@ -126,14 +131,20 @@ class Regression(Task):
         return logits.reshape(logits.shape[0])
 
 
-TASKS: dict[str, Task] = {task.name: task for task in (Classification(), Binary(), Regression())}
+TASKS: dict[str, Task] = {
+    "classification": Classification(),
+    "binary": Binary(),
+    "regression": Regression(),
+}
 
 
 def task_for(y: Tensor) -> Task:
     """The task for labels of this dtype: integers classification, booleans binary, floats regression."""
     if y.dtype == torch.bool:
         return TASKS["binary"]
-    return TASKS["regression" if y.is_floating_point() else "classification"]
+    if y.is_floating_point():
+        return TASKS["regression"]
+    return TASKS["classification"]
 
 
 def check_task(asker: str, tasks: Sequence[str], task: Task) -> None:

@@ -5,26 +5,27 @@ The result has the names of the first tree; the other trees may hold more (all p
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import chain
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from unalike.core.types import Tree
-from unalike.loops import crew as compiled_loops
+from unalike.loops import crew
 
-BLOCK = 2**20
+BLOCK_ENTRIES = 2**20
 """Number of entries in a block of columns (see `blocks`)."""
-LARGE = 2**24
-"""Bytes of stacked tensors from which on compiled loops are loaded."""
+LOOPS_FROM_BYTES = 2**24
+"""Compiled loops are loaded for stacked tensors of at least this size."""
 
 
 def map(function: Callable[..., Tensor], first: Tree, *rest: Tree) -> Tree:
     """Apply `function` name by name."""
-    return {
-        name: function(tensor, *(tree[name] for tree in rest)) for name, tensor in first.items()
-    }
+    mapped = {}
+    for name, tensor in first.items():
+        others = [tree[name] for tree in rest]
+        mapped[name] = function(tensor, *others)
+    return mapped
 
 
 def zeros(tree: Tree) -> Tree:
@@ -38,7 +39,11 @@ def add(a: Tree, b: Tree) -> Tree:
 
 def total(a: Tree, b: Tree) -> Tree:
     """a + b; an empty tree counts as 0."""
-    return add(a, b) if a and b else a or b
+    if not a:
+        return b
+    if not b:
+        return a
+    return add(a, b)
 
 
 def sub(a: Tree, b: Tree) -> Tree:
@@ -51,11 +56,14 @@ def scale(tree: Tree, factor: float | Tensor) -> Tree:
 
 def exact(tensor: Tensor) -> Tensor:
     """The tensor in float64: on its own device, or on the CPU if the device has no float64."""
-    return (tensor if _has_float64(tensor.device) else tensor.cpu()).double()
+    if not _has_float64(tensor.device):
+        tensor = tensor.cpu()
+    return tensor.double()
 
 
 @lru_cache
 def _has_float64(device: torch.device) -> bool:
+    """Whether the device computes in float64; GPUs of Apple do not."""
     try:
         torch.zeros((), dtype=torch.float64, device=device)
     except (TypeError, RuntimeError):
@@ -70,14 +78,14 @@ def detach(tree: Tree) -> Tree:
 
 def dot(a: Tree, b: Tree) -> Tensor:
     """Inner product over all entries, a scalar; 0 for an empty tree."""
-    return sum(((x * b[name]).sum() for name, x in a.items()), start=torch.zeros(()))
+    products = ((x * b[name]).sum() for name, x in a.items())
+    return sum(products, start=torch.zeros(()))
 
 
 def norm(tree: Tree) -> Tensor:
     """Euclidean norm over all entries, a scalar; 0 for an empty tree."""
-    return sum(
-        (torch.linalg.vector_norm(t).square() for t in tree.values()), start=torch.zeros(())
-    ).sqrt()
+    squares = (torch.linalg.vector_norm(t).square() for t in tree.values())
+    return sum(squares, start=torch.zeros(())).sqrt()
 
 
 def shortening(norms: Tensor, limit: float | Tensor) -> Tensor:
@@ -97,7 +105,10 @@ def where(condition: Tensor, a: Tree, b: Tree) -> Tree:
 
 def stack(trees: Sequence[Tree]) -> Tree:
     """[tree, ...] -> one tree with a leading dimension [K]."""
-    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
+    stacked = {}
+    for name in trees[0]:
+        stacked[name] = torch.stack([tree[name] for tree in trees])
+    return stacked
 
 
 def row(tree: Tree, index: int | Tensor) -> Tree:
@@ -116,15 +127,17 @@ def combined(stacked: Tensor, weights: Tensor, loops: ModuleType | None = None) 
     rows = matrix(stacked)
     if loops is None or not loops_read(rows, weights):
         return (weights @ rows).view(stacked.shape[1:])
-    total = torch.empty_like(rows[0])
-    given = rows.numpy(), weights.numpy(), total.numpy()
-    compiled_loops.share_out(partial(loops.weighted_sum, *given), loops.blocks(rows))
-    return total.view(stacked.shape[1:])
+    combination = torch.empty_like(rows[0])
+    sum_blocks = partial(loops.weighted_sum, rows.numpy(), weights.numpy(), combination.numpy())
+    crew.share_out(sum_blocks, loops.blocks(rows))
+    return combination.view(stacked.shape[1:])
 
 
 def column_loops(stacked: Tree) -> ModuleType | None:
     """The compiled loops over the columns of stacked tensors [K, ...], if these are large enough to be worth their loading."""
-    return compiled_loops.loops("unalike.loops.column_loops") if nbytes(stacked) >= LARGE else None
+    if nbytes(stacked) < LOOPS_FROM_BYTES:
+        return None
+    return crew.loops("unalike.loops.column_loops")
 
 
 def loops_read(*tensors: Tensor) -> bool:
@@ -143,7 +156,10 @@ def in_memory_order(t: Tensor) -> Tensor:
 
     `Tensor.dim_order` takes 50 times as long as the sort: 3 to 4 % of a step of a ResNet-20.
     """
-    return t if t.is_contiguous() else t.permute(sorted(range(t.dim()), key=t.stride, reverse=True))
+    if t.is_contiguous():
+        return t
+    by_stride = sorted(range(t.dim()), key=t.stride, reverse=True)
+    return t.permute(by_stride)
 
 
 def only(tree: Tree, names: Iterable[str]) -> Tree:
@@ -172,38 +188,55 @@ def layers(tree: Tree) -> list[list[str]]:
         groups[-1].append(name)
         if name.endswith("bias"):
             groups.append([])
-    return groups if groups[-1] else groups[:-1]
+    # a model that ends in a bias has no tail
+    if not groups[-1]:
+        groups.pop()
+    return groups
 
 
 def scopes(scope: str, params: Tree, moving: Tree) -> list[list[str]]:
-    """The names in `moving` that are taken together: one "tensor", one "layer" of `params`, or the whole "model"."""
-    if scope == "layer":
-        return [names for layer in layers(params) if (names := [n for n in layer if n in moving])]
-    return [list(moving)] if scope == "model" else [[name] for name in moving]
+    """The names in `moving`, grouped by `scope`: one "tensor", one "layer" of `params`, or the whole "model"."""
+    if scope == "model":
+        return [list(moving)]
+    if scope != "layer":
+        return [[name] for name in moving]
+    groups = []
+    for layer in layers(params):
+        names = [name for name in layer if name in moving]
+        if names:
+            groups.append(names)
+    return groups
 
 
 def flatten(tree: Tree, rows: int | None = None) -> Tensor:
     """All entries as one vector [P], or, for `rows` stacked clients, as a matrix [rows, P]. A view if there is one tensor."""
     shape = (-1,) if rows is None else (rows, -1)
     flat = [t.reshape(shape) for t in tree.values()]
-    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
+    if len(flat) == 1:
+        return flat[0]
+    return torch.cat(flat, dim=-1)
 
 
 def blocks(matrix: Tensor) -> list[slice]:
     """Slices of the columns of a matrix [K, M], each small enough to stay in the processor's cache."""
-    width = max(1, BLOCK // len(matrix))
-    return [slice(start, start + width) for start in range(0, max(1, matrix.shape[1]), width)]
+    width = max(1, BLOCK_ENTRIES // len(matrix))
+    # a matrix without columns has one empty block: callers stack the results of blocks
+    starts = range(0, max(1, matrix.shape[1]), width)
+    return [slice(start, start + width) for start in starts]
 
 
 def columns(stacked: Tree) -> Iterator[Tensor]:
     """The entries of a stacked tree [K, ...] as matrices [K, m], each small enough to stay in the processor's cache."""
-    for flat in (matrix(t) for t in stacked.values()):
-        yield from (flat[:, at] for at in blocks(flat))
+    for tensor in stacked.values():
+        rows = matrix(tensor)
+        for block in blocks(rows):
+            yield rows[:, block]
 
 
 def over_clients(rule: Callable[[Tensor], Tensor], stacked: Tensor) -> Tensor:
     """Apply `rule`, [K, m] -> [m], to a tensor [K, ...] -> [...]; in blocks of columns, since the rule may copy its input."""
-    return torch.cat([rule(block) for block in columns({"": stacked})]).reshape(stacked.shape[1:])
+    results = [rule(block) for block in columns({"": stacked})]
+    return torch.cat(results).reshape(stacked.shape[1:])
 
 
 def matrix(stacked: Tensor) -> Tensor:
@@ -213,31 +246,34 @@ def matrix(stacked: Tensor) -> Tensor:
 
 def unflatten(vector: Tensor, like: Tree) -> Tree:
     """The inverse of `flatten` for one vector [P]."""
-    pieces = vector.split([t.numel() for t in like.values()])
-    return {
-        name: piece.reshape(t.shape) for piece, (name, t) in zip(pieces, like.items(), strict=True)
-    }
+    sizes = [t.numel() for t in like.values()]
+    pieces = vector.split(sizes)
+    tensors = {}
+    for (name, t), piece in zip(like.items(), pieces, strict=True):
+        tensors[name] = piece.reshape(t.shape)
+    return tensors
 
 
 def dtype(tree: Tree) -> torch.dtype:
     """The dtype of the first float tensor; float32 if there is none."""
-    return next((t.dtype for t in tree.values() if t.is_floating_point()), torch.float32)
+    for t in tree.values():
+        if t.is_floating_point():
+            return t.dtype
+    return torch.float32
 
 
 def nbytes(*trees: Tree) -> int:
     """Total bytes of the tensors of these trees."""
-    return sum(
-        t.numel() * t.element_size() for t in chain.from_iterable(tree.values() for tree in trees)
-    )
+    return sum(t.numel() * t.element_size() for tree in trees for t in tree.values())
 
 
 def pack(part_trees: dict[str, Tree]) -> Tree:
     """The trees of all parts as one flat tree, `part/name` -> tensor, for storage."""
-    return {
-        f"{part}/{name}": tensor
-        for part, tree in part_trees.items()
-        for name, tensor in tree.items()
-    }
+    packed = {}
+    for part, tree in part_trees.items():
+        for name, tensor in tree.items():
+            packed[f"{part}/{name}"] = tensor
+    return packed
 
 
 def unpack(tree: Tree) -> dict[str, Tree]:

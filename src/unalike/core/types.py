@@ -91,11 +91,10 @@ class Broadcast(NamedTuple):
 
     def with_messages(self, own: PartTrees) -> Broadcast:
         """The broadcast with the messages `own` to one client merged into `messages`."""
-        return self._replace(
-            messages=self.messages
-            | {name: self.messages.get(name, {}) | t for name, t in own.items()},
-            own={},
-        )
+        messages = dict(self.messages)
+        for part, message in own.items():
+            messages[part] = self.messages.get(part, {}) | message
+        return self._replace(messages=messages, own={})
 
 
 class ClientUpdate(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.types import Tree
-from unalike.loops import crew as compiled_loops
+from unalike.loops import crew
 
 
 def spread(stacked: Tree) -> Tree:
@@ -18,11 +18,13 @@ def spread(stacked: Tree) -> Tree:
 
 
 def weighted_sum_and_spread(stacked: Tree, weights: Tensor) -> tuple[Tree, Tree]:
+    """The `tree.weighted_sum` of stacked trees [K, ...] by weights [K], and their `spread`."""
     loops = tree.column_loops(stacked)
-    found = {name: _sum_and_spread(loops, t, weights.to(t.dtype)) for name, t in stacked.items()}
-    return {name: total for name, (total, _) in found.items()}, {
-        name: apart for name, (_, apart) in found.items()
-    }
+    sums: Tree = {}
+    spreads: Tree = {}
+    for name, t in stacked.items():
+        sums[name], spreads[name] = _sum_and_spread(loops, t, weights.to(t.dtype))
+    return sums, spreads
 
 
 def column_moments(
@@ -34,39 +36,58 @@ def column_moments(
 
     The mean of equal values is exact: a rounding error would be enlarged where deviations are scaled by their range.
     """
-    mean, sd = torch.empty_like(u[0]), torch.empty_like(u[0])
+    mean = torch.empty_like(u[0])
+    sd = torch.empty_like(u[0])
     if loops is not None and tree.loops_read(u, weights):
+        # least and largest squared deviation of each block
         extremes = np.empty((loops.blocks(u), 2), np.float32)
-        given = u.numpy(), weights.numpy(), mean.numpy(), sd.numpy(), extremes
-        compiled_loops.share_out(partial(loops.moments, *given), len(extremes))
-        return mean, sd, torch.tensor(extremes[:, 0].min()), torch.tensor(extremes[:, 1].max())
-    nearest, furthest = [], []
-    for at in tree.blocks(
-        u
-    ):  # in blocks that stay in the cache: otherwise every operation reads u from memory again
-        block = u[:, at]
-        least, most = block.amin(0), block.amax(0)
-        mean[at] = torch.where(least == most, least, weights @ block)
-        d = (block - mean[at]).square_()
-        sd[at] = d.mean(0).sqrt()
-        nearest.append(d.amin())
-        furthest.append(torch.maximum(most - mean[at], mean[at] - least).amax())
-    return mean, sd, torch.stack(nearest).amin(), torch.stack(furthest).amax().square()
+        measure_blocks = partial(
+            loops.moments, u.numpy(), weights.numpy(), mean.numpy(), sd.numpy(), extremes
+        )
+        crew.share_out(measure_blocks, len(extremes))
+        least_square = torch.tensor(extremes[:, 0].min())
+        largest_square = torch.tensor(extremes[:, 1].max())
+        return mean, sd, least_square, largest_square
+
+    # in blocks that stay in the cache: otherwise every operation reads u from memory again
+    least_squares = []
+    largest_deviations = []
+    for columns in tree.blocks(u):
+        block = u[:, columns]
+        least = block.amin(0)
+        most = block.amax(0)
+        mean[columns] = torch.where(least == most, least, weights @ block)
+        squares = (block - mean[columns]).square_()
+        sd[columns] = squares.mean(0).sqrt()
+        least_squares.append(squares.amin())
+        # the largest deviation is that of the largest or of the least entry: no pass over all of them
+        deviation = torch.maximum(most - mean[columns], mean[columns] - least)
+        largest_deviations.append(deviation.amax())
+    least_square = torch.stack(least_squares).amin()
+    largest_square = torch.stack(largest_deviations).amax().square()
+    return mean, sd, least_square, largest_square
 
 
 def _sum_and_spread(loops: ModuleType | None, t: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Of one tensor [K, ...]: its weighted sum [...] and its spread [K]."""
     rows = tree.matrix(t)
     if loops is None or not tree.loops_read(rows, weights):
         return tree.combined(t, weights), _spread(t)
-    total, apart = torch.empty_like(rows[0]), np.empty((loops.blocks(rows), len(rows)))
-    given = rows.numpy(), weights.numpy(), total.numpy(), apart
-    compiled_loops.share_out(partial(loops.sum_and_spread, *given), len(apart))
-    return total.view(t.shape[1:]), torch.from_numpy(apart.sum(0)).to(t.dtype)
+    total = torch.empty_like(rows[0])
+    # the blocks are added up here, in their order, so that the number of threads changes no bit
+    block_spreads = np.empty((loops.blocks(rows), len(rows)))
+    measure_blocks = partial(
+        loops.sum_and_spread, rows.numpy(), weights.numpy(), total.numpy(), block_spreads
+    )
+    crew.share_out(measure_blocks, len(block_spreads))
+    spread_of_rows = torch.from_numpy(block_spreads.sum(0)).to(t.dtype)
+    return total.view(t.shape[1:]), spread_of_rows
 
 
 def _spread(t: Tensor) -> Tensor:
-    squares = [
-        torch.linalg.vector_norm(block - block.mean(0), dim=1).square()
-        for block in tree.columns({"": t})
-    ]
+    """||t_k - mean_j t_j||^2 of one tensor [K, ...]: [K]."""
+    squares = []
+    for block in tree.columns({"": t}):
+        deviations = block - block.mean(0)
+        squares.append(torch.linalg.vector_norm(deviations, dim=1).square())
     return torch.stack(squares).sum(0)

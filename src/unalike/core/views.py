@@ -165,9 +165,8 @@ class ClientView(NamedTuple):
         Private parameters have their values where training starts.
         """
         if "teacher" not in self.cache:
-            self.cache["teacher"] = self._frozen(
-                self.initial_params | self.received_params, self.initial_buffers, batch
-            )
+            params = self.initial_params | self.received_params
+            self.cache["teacher"] = self._frozen(params, self.initial_buffers, batch)
         return self.cache["teacher"]
 
     def own_output(self, batch: Batch) -> Output:
@@ -186,10 +185,12 @@ class ClientView(NamedTuple):
         )
 
     def _frozen(self, params: Tree, buffers: Tree, batch: Batch) -> Output:
-        out = self.model(tree.detach(params), batch.x, buffers=buffers, context=self.context)
-        return Output(
-            out.logits.detach(), None if out.features is None else out.features.detach(), buffers
-        )
+        """Output of the model in evaluation mode, without gradient."""
+        output = self.model(tree.detach(params), batch.x, buffers=buffers, context=self.context)
+        features = output.features
+        if features is not None:
+            features = features.detach()
+        return Output(logits=output.logits.detach(), features=features, buffers=buffers)
 
     def gradient(self, at: Tree) -> Tree:
         """Gradient of the local loss, the sum of the terms of all parts, on the batch of the step; for `correct`.
@@ -214,11 +215,13 @@ class ClientView(NamedTuple):
 
     def task_loss(self, output: Output, batch: Batch) -> Tensor:
         """Mean loss of an output over the rows that count, a scalar: that of the work (`loss=`), or else the task's."""
-        if self.settings.work.criterion is not None:
-            return self.settings.work.criterion.mean(output.logits, batch, self.context)
+        criterion = self.settings.work.criterion
+        if criterion is not None:
+            return criterion.mean(output.logits, batch, self.context)
+        task = self.settings.task
         if batch.weight is None:
-            return self.settings.task.loss(output.logits, batch.y)
-        return batch.mean(self.settings.task.losses(output.logits, batch.y))
+            return task.loss(output.logits, batch.y)
+        return batch.mean(task.losses(output.logits, batch.y))
 
     def full_gradient(self, params: Tree) -> Tree:
         """Gradient of the mean task loss over all local samples, at `params`. The part must have `needs_data`.
@@ -228,11 +231,17 @@ class ClientView(NamedTuple):
         total = tree.zeros(params)
         if not self.data.whole:
             return total
+
+        def mean_loss(values: Tree, batch: Batch) -> Tensor:
+            return self.task_loss(self.at(batch, values), batch)
+
+        # batches differ in size: each counts by its rows
         count: Tensor | float = 0.0
         for batch in self.data.whole:
             rows = batch.rows
-            grads, _ = grad_and_value(lambda w, b: self.task_loss(self.at(b, w), b))(params, batch)
-            total, count = tree.map(lambda t, g, n=rows: t + n * g, total, grads), count + rows
+            gradient, _ = grad_and_value(mean_loss)(params, batch)
+            total = tree.map(lambda t, g, n=rows: t + n * g, total, gradient)
+            count = count + rows
         return tree.scale(total, 1 / count)
 
 
@@ -270,8 +279,8 @@ class Members(NamedTuple):
     """The clients of a group that have training samples, in the round or not.
 
     Attributes:
-        clients: How many there are, N.
-        samples: How many training samples they have together.
+        clients: Number of these clients, N.
+        samples: Number of training samples that they have together.
     """
 
     clients: int
@@ -302,25 +311,26 @@ class Cohort:
     @property
     def update(self) -> Tree:
         """Decoded updates w_k - w of the shared parameters, [K, ...] each. Needs `needs = "updates"`."""
-        return self._single(self.stacked.update)
+        return self._by_client(self.stacked.update)
 
     @property
     def message(self) -> Tree:
         """Messages that `finish` of this part sent, [K, ...] each. Needs `needs = "updates"`."""
-        return self._single(self.stacked.messages.get(self.part, {}))
+        return self._by_client(self.stacked.messages.get(self.part, {}))
 
     @property
     def spread(self) -> Tree:
         """||g_k - mean_j g_j||^2 of every tensor of the updates g, [K] each. Needs `needs = "spread"` or "updates"."""
         return self.measured or spread(self.update)
 
-    def _single(self, kept: Tree) -> Tree:
+    def _by_client(self, stacked: Tree) -> Tree:
+        """These trees of single clients. Raises `UnalikeError` where they were added up as they arrived."""
         if self.folded:
             raise UnalikeError(
                 f"{self.part or 'a part'} looks at what single clients sent, and found it added up already; "
                 'say needs = "updates" in the class of the part'
             )
-        return kept
+        return stacked
 
     @property
     def population(self) -> int:
@@ -354,11 +364,8 @@ class Cohort:
 
     def rows(self, keep: Tensor) -> Cohort:
         """The cohort of the rows with these indices, `keep` [k]."""
-        return replace(
-            self,
-            ids=tuple(self.ids[i] for i in keep.tolist()),
-            stacked=select_rows(self.stacked, keep),
-        )
+        ids = tuple(self.ids[row] for row in keep.tolist())
+        return replace(self, ids=ids, stacked=select_rows(self.stacked, keep))
 
     def with_update(self, update: Tree) -> Cohort:
         """The cohort with other updates, [K, ...] each."""
@@ -411,7 +418,12 @@ class ServerView:
     def generator(self) -> torch.Generator:
         """Random generator of this part for this stage, round and group; parts that shared one would draw correlated noise."""
         settings = self.settings
-        place = (settings.stage, settings.group) if settings.stage or settings.group else ()
-        return torch.Generator().manual_seed(
-            seeds.number(settings.seed, f"server.{self.part}", self.round, *place)
-        )
+        purpose = f"server.{self.part}"
+        # the first group of the first stage has the numbers of a run without stages and groups
+        if settings.stage or settings.group:
+            number = seeds.number(
+                settings.seed, purpose, self.round, settings.stage, settings.group
+            )
+        else:
+            number = seeds.number(settings.seed, purpose, self.round)
+        return torch.Generator().manual_seed(number)

@@ -26,7 +26,7 @@ from unalike.core.solvers import solver as make_solver
 
 T = TypeVar("T")
 
-EXAMPLES = {
+EXAMPLE_NAMES = {
     "loss": "'focal(gamma=2)'",
     "optimizer": "'adam(betas=(0.9, 0.99))'",
     "schedule": "'cosine(warmup=5)'",
@@ -53,7 +53,8 @@ class Batches(LazySequence[np.ndarray]):
     __slots__ = ("rows", "sizes")
 
     def __init__(self, rows: np.ndarray, sizes: tuple[int, ...]):
-        self.rows, self.sizes = rows, sizes
+        self.rows = rows
+        self.sizes = sizes
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -100,24 +101,27 @@ class Work(WorkOptions):
         if field.field_name == "schedule":
             with suppress(TypeError, ValueError):
                 return float(value)
+        # the record of a run holds a function's name and hash, from which no function can be made again
         if is_recorded(value):
             return MissingFunction(value)
         if isinstance(value, str):
-            return str(call) if (call := parse_one(value)).parameters else call.name
+            call = parse_one(value)
+            return str(call) if call.parameters else call.name
         if callable(value) or (value is None and field.field_name == "loss"):
             return value
-        example = EXAMPLES[str(field.field_name)]
+        example = EXAMPLE_NAMES[str(field.field_name)]
         raise UnalikeError(
             f"found {type(value).__name__}; expected a name, such as {example}, or a function"
         )
 
     @model_validator(mode="after")
     def _consistent(self) -> Work:
+        """The work, if its options go together."""
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
-        if callable(self.optimizer) and (
-            self.keep_optimizer_state or self.momentum or self.weight_decay
-        ):
+        # an optimizer of torch keeps its options and its state itself
+        has_solver_options = self.keep_optimizer_state or self.momentum or self.weight_decay
+        if callable(self.optimizer) and has_solver_options:
             raise ValueError(
                 "momentum, weight_decay and keep_optimizer_state go with an optimizer by name; give options of an optimizer of "
                 "torch to itself, as in functools.partial(torch.optim.SGD, momentum=0.9)"
@@ -128,19 +132,28 @@ class Work(WorkOptions):
             raise ValueError(
                 f"schedule={self.schedule!r}: expected a factor above 0, or a name such as 'cosine(warmup=5)'"
             )
-        _ = self.solver, self.criterion
+        # made once here, so that unknown names and options are refused at once
+        _ = self.solver
+        _ = self.criterion
         return self
 
     @cached_property
     def solver(self) -> Solver:
         """The solver for these settings."""
-        given = parse_one(self.optimizer) if isinstance(self.optimizer, str) else self.optimizer
-        return make_solver(given, self.momentum, self.nesterov, self.weight_decay)
+        optimizer = self.optimizer
+        return make_solver(
+            optimizer=parse_one(optimizer) if isinstance(optimizer, str) else optimizer,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+        )
 
     @cached_property
     def criterion(self) -> Loss | None:
         """The loss that clients minimize; None for that of the task."""
-        return None if self.loss is None else make_loss(self.loss)
+        if self.loss is None:
+            return None
+        return make_loss(self.loss)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -149,10 +162,16 @@ class Work(WorkOptions):
 
     def over(self, rounds: int) -> Work:
         """The work of a run of so many rounds. Raises `UnalikeError` for a schedule with a learning rate that is not above 0."""
-        named = self.schedule if isinstance(self.schedule, str) else ""
-        work = replace(self, schedule=over(named, max(1, rounds))) if named else self
-        for round in range(0 if work.schedule == 1 else rounds):
-            if not 0 < (lr := work.lr_at(round)) < inf:
+        work = self
+        if isinstance(self.schedule, str) and self.schedule:
+            work = replace(self, schedule=over(self.schedule, max(1, rounds)))
+        if work.schedule == 1:
+            return work
+
+        # a schedule may be any function, so every round is tried before the first one begins
+        for round in range(rounds):
+            lr = work.lr_at(round)
+            if not 0 < lr < inf:
                 raise UnalikeError(
                     f"schedule={recorded(work.schedule)!r} gives the learning rate {lr} in round {round}; expected one above 0 in "
                     f"each of {rounds} rounds"
@@ -167,8 +186,11 @@ class Work(WorkOptions):
 
     @cached_property
     def _factor(self) -> Schedule:
-        given: Any = self.schedule
-        return make_schedule(given) if isinstance(given, str) else given
+        """The schedule of a name or a function. A number has none: `lr_at` takes its powers."""
+        schedule: Any = self.schedule
+        if isinstance(schedule, str):
+            return make_schedule(schedule)
+        return schedule
 
     def batches_per_epoch(self, samples: int) -> int:
         """Batches in a pass over this many samples, at least one."""
@@ -176,34 +198,45 @@ class Work(WorkOptions):
 
     def steps_for(self, samples: int) -> int:
         """Optimizer steps that a client with this many samples makes; 0 without samples."""
-        return (self.steps or self.epochs * self.batches_per_epoch(samples)) if samples else 0
+        if not samples:
+            return 0
+        return self.steps or self.epochs * self.batches_per_epoch(samples)
 
     def sizes_for(self, samples: int) -> tuple[int, ...]:
         """The batch sizes of a client with this many samples in a round."""
-        return _sizes(samples, self.steps_for(samples), self.batch_size or samples)
+        return _batch_sizes(samples, self.steps_for(samples), self.batch_size or samples)
 
     def batches(self, rows: int | np.ndarray, rng: np.random.Generator) -> Batches:
         """The batches of a round of these rows (n stands for 0..n-1): each epoch is one permutation, cut into batches."""
         samples = rows if isinstance(rows, int) else len(rows)
         sizes = self.sizes_for(samples)
         used = sum(sizes)
+        # as many permutations as the batches need; of the last one a part may stay unused
         epochs = [rng.permutation(rows) for _ in range(0, used, samples or 1)]
-        order = epochs[0] if len(epochs) == 1 else np.concatenate([*epochs, np.zeros(0, np.int64)])
+        if len(epochs) == 1:
+            order = epochs[0]
+        else:
+            # a client without samples has no epochs, but an empty order
+            order = np.concatenate([*epochs, np.zeros(0, np.int64)])
         return Batches(order[:used], sizes)
 
     def poisson_batches(self, rows: np.ndarray, rng: np.random.Generator) -> Batches:
         """As many batches, into each of which every row is drawn by itself, with probability 1 / `batches_per_epoch`."""
-        n = len(rows)
-        drawn = [
-            rows[rng.random(n) * self.batches_per_epoch(n) < 1] for _ in range(self.steps_for(n))
-        ]
-        return Batches(np.concatenate([np.zeros(0, np.int64), *drawn]), tuple(map(len, drawn)))
+        samples = len(rows)
+        batches = []
+        for _ in range(self.steps_for(samples)):
+            takes_part = rng.random(samples) * self.batches_per_epoch(samples) < 1
+            batches.append(rows[takes_part])
+        sizes = tuple(len(batch) for batch in batches)
+        # the empty array is for a client without samples, which has no batches
+        order = np.concatenate([np.zeros(0, np.int64), *batches])
+        return Batches(order, sizes)
 
 
 @lru_cache(4096)
-def _sizes(samples: int, steps: int, size: int) -> tuple[int, ...]:
+def _batch_sizes(samples: int, steps: int, size: int) -> tuple[int, ...]:
     """The sizes of this many batches; the last one of each epoch has the rest of the samples."""
     if not samples:
         return ()
-    epoch = [min(size, samples - start) for start in range(0, samples, size)]
-    return tuple(epoch[t % len(epoch)] for t in range(steps))
+    sizes_of_epoch = [min(size, samples - start) for start in range(0, samples, size)]
+    return tuple(sizes_of_epoch[t % len(sizes_of_epoch)] for t in range(steps))

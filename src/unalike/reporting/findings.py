@@ -26,9 +26,9 @@ class Findings:
     """The sentences of a report.
 
     `about` says what the intervals are about. `answer` is the decision, `models` says which models it judges, `cautions` are
-    reasons to doubt the ranking. `standing` groups the methods by verdict, `shared` is the decision for one model for all clients;
-    `models`, `standing` and `shared` may be empty. `details` has one sentence for each other method, `limits` says what the
-    statistics can show.
+    reasons to doubt the ranking. `standing` groups the methods by verdict, `shared` is the decision for one model for all clients,
+    `race` the course of a race; `models`, `standing`, `shared` and `race` may be empty. `details` has one sentence for each other
+    method, `limits` says what the statistics can show.
     """
 
     about: str
@@ -37,6 +37,7 @@ class Findings:
     cautions: list[str]
     standing: str
     shared: str
+    race: str
     details: list[tuple[str, str]]
     limits: list[str]
 
@@ -78,6 +79,7 @@ def findings(content: ReportContent) -> Findings:
         cautions=cautions,
         standing=_standing(others, content),
         shared=_shared(content),
+        race=race(content),
         details=[(row["method"], sentence(row, content)) for row in others],
         limits=limits,
     )
@@ -293,7 +295,7 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
             f"The p values are corrected by Holm for the {tested} candidates; the intervals are not: without any true difference, "
             f"one in {round(1 / content.rules.level)} still excludes 0."
         )
-    if content.looks is not None:
+    if content.looks is not None and content.race is None:
         fewest, most = content.looks
         limits.append(
             f"Seeds were added until the decision stood (at least {fewest}, at most {most}). Each look "
@@ -301,6 +303,33 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
             f"{wording.share(ALPHA)}."
         )
     return limits
+
+
+def race(content: ReportContent) -> str:
+    """The course of a race: what began, how it ended, and what its looks can be trusted with; empty for other comparisons."""
+    found = content.race
+    if found is None:
+        return ""
+    absent = [departure for departure in found.departures if not departure.seeds]
+    left = len(found.departures) - len(absent)
+    course = (
+        f"A race within {found.within}: {wording.plural(found.began, 'method')} began, {left} left, the others have "
+        f"{wording.plural(found.seeds, 'seed')}. It ended because {found.ended}."
+    )
+    if absent:
+        names = wording.listing([departure.method for departure in absent])
+        course += f" Not in the race: {names} (the table says why)."
+    if found.seeds == 1:
+        course += " One seed decides nothing: give it more time."
+    if content.looks is None or found.seeds < content.looks[0]:
+        return course
+    level = f"{100 * content.rules.level:.2g}{wording.PERCENT}"
+    return (
+        f"{course} From {wording.plural(content.looks[0], 'seed')} on, a method that was shown to be worse than the best one was "
+        f"dropped after each seed. Each look uses the level {level}, corrected for the number of methods, so that the best "
+        f"method is dropped with a probability of at most {wording.share(ALPHA)}, and so that equal methods get a winner at most "
+        "as often."
+    )
 
 
 def _uneven(content: ReportContent, scores: list[Row]) -> list[str]:

@@ -96,6 +96,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "effects": [tables.effects(content, protocol, style) for protocol in protocols],
             "clients": client_tables(content) or [tables.single_clients(content, style)],
             "risks": risk_panels.risk_table(content, style),
+            "race": tables.race(content, style),
             "partition": tables.names_and_values("The partition of the data", content.partition),
             "costs": tables.costs(content, style),
             "wire": tables.wire(content, style),

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from unalike.metrics.columns import IN_USE
+from unalike.metrics.named_metrics import MISSING
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
 from unalike.reporting.content import MODELS, ReportContent
@@ -16,6 +17,7 @@ from unalike.reporting.table import Row, Table, TableCell, TableColumn, number, 
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.setup.stopping import ALL_DONE
 from unalike.statistics.costs import to_target, totals
+from unalike.statistics.race_account import Departure
 from unalike.statistics.scores import client_effects, scoring_rule, tail_mean
 
 
@@ -164,6 +166,27 @@ _SUFFIXES = {
     "local": ", after local training",
     IN_USE: ", in use",
 }
+
+
+def race(content: ReportContent, looks: Looks) -> Table | None:
+    """The methods that left a race, with the difference that a look found; None for other comparisons, and if all stayed."""
+    if content.race is None or not content.race.departures:
+        return None
+    metric = content.metric
+
+    def between(departure: Departure) -> TableCell:
+        if departure.low is None or departure.high is None:
+            return TableCell(MISSING, math.nan)
+        return TableCell(metric.interval(departure.low, departure.high), departure.low)
+
+    columns = [
+        words("Method", lambda departure: departure.method, looks),
+        words("Why it left", lambda departure: departure.why),
+        number("After seeds", lambda departure: departure.seeds or None),
+        number("Difference", lambda departure: departure.difference, metric.difference),
+        TableColumn(f"{wording.confidence(content.rules.level)} interval", between),
+    ]
+    return Table.of("What left the race", columns, content.race.departures)
 
 
 def costs(content: ReportContent, looks: Looks) -> Table | None:

@@ -135,7 +135,7 @@ def run(
             if the clients have any; or a function that is called with each row of the history and returns True to end the run.
         budget: budget of a run: "30 rounds", "10 min" of training, "500 MB" to and from all clients, or "3 epsilon" of a private
             method.
-        select: round whose models count: "last", or "best" by validation score (of the personal models if
+        select: model to keep: of the "last" round, or of the "best" one by validation score (of the personal models if
             there are any).
         metric: metric to decide by, such as "roc_auc" or "sensitivity_at(specificity=0.95)", one or several; they come first
             among the columns, and patience and `select="best"` go by the first one instead of accuracy or RMSE.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from unalike.metrics.columns import Column
+from unalike.statistics.race_account import RaceAccount
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +66,7 @@ class SharedDetails:
         smallest_effect: the smallest difference of interest; None for the default of the metric.
         across: the score of all clients that decides, one of `statistics.client_scores.ACROSS`.
         looks: (fewest, most) seeds, if seeds were added until the decision stood; None for a fixed number.
+        race: the account of a race, once it has ended; None for any other comparison.
         confusions: one entry per method with a model and classes: `method`, `classes`, and `counts`, test samples of all seeds by
             class and predicted class, of the models in use after the last round or in the selected one.
         sampling: what each seed draws anew, and so what intervals are about.
@@ -83,6 +85,7 @@ class SharedDetails:
     smallest_effect: float | None = None
     across: str = POOLED_SCORE
     looks: tuple[int, int] | None = None
+    race: RaceAccount | None = None
     confusions: list[dict[str, Any]] = field(default_factory=list)
     sampling: SeedDraws = UNSAID
     unfinished: str = ""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from unalike.comparison.comparison import last_rounds
-from unalike.comparison.facts import versions
+from unalike.comparison.comparison_json import versions
 from unalike.data.population import Population
 from unalike.runtime.records.history import DIVERGED, Row
 from unalike.runtime.run_recorder import Run

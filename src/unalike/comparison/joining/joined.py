@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unalike._utils.errors import UnalikeError
 from unalike.comparison.comparison import Comparison
-from unalike.comparison.comparison_folder import ComparisonFolder
+from unalike.comparison.joining.comparability import ComparisonFolder
 from unalike.comparison.joining.merging import merge, with_shared_labels
 from unalike.reporting import wording
 
@@ -34,7 +34,9 @@ class JoinedBlock:
     def letters(self) -> str:
         """The letters of its folders, and what was given for the only one: `A + B`, `C: results/mild`."""
         letters = " + ".join(folder.letter for folder in self.folders)
-        return f"{letters}: {self.folders[0].given}" if len(self.folders) == 1 else letters
+        if len(self.folders) > 1:
+            return letters
+        return f"{letters}: {self.folders[0].given}"
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,22 @@ class Joined:
     def differences(self) -> list[tuple[str, list[str]]]:
         """(setting, its value in each folder) for the settings in which the folders differ."""
         settings = [folder.all_settings for folder in self.folders]
-        names = dict.fromkeys(name for of_folder in settings for name in of_folder)
-        table = [(name, [_text(of_folder.get(name)) for of_folder in settings]) for name in names]
-        return [(name, values) for name, values in table if len(set(values)) > 1]
+        names: dict[str, None] = {}
+        for of_folder in settings:
+            names |= dict.fromkeys(of_folder)
+        differing = []
+        for name in names:
+            values = [_text(of_folder.get(name)) for of_folder in settings]
+            if len(set(values)) > 1:
+                differing.append((name, values))
+        return differing
 
     @property
     def obstacles(self) -> list[str]:
         """One sentence for each reason that keeps results apart."""
-        training = {name for folder in self.folders for name in folder.training}
+        training: set[str] = set()
+        for folder in self.folders:
+            training |= folder.training.keys()
         settings = [
             f"{name.replace('_', ' ')} differs ({self._values(values)})"
             for name, values in self.differences
@@ -76,8 +86,9 @@ class Joined:
     def _conflicts(self) -> list[str]:
         sentences = []
         for a, b in combinations(self.folders, 2):
-            label = a.conflicting_method(b) if a.same_training(b) and a.same_data(b) else ""
-            if label:
+            if not (a.same_training(b) and a.same_data(b)):
+                continue
+            if label := a.conflicting_method(b):
                 sentences.append(
                     f"{a.letter} and {b.letter} hold different results of {label} for the same settings and seed, so they are "
                     "kept apart"
@@ -104,18 +115,19 @@ class Joined:
 
         if not self.pooled:
             return pd.DataFrame()
-        across = self.pooled[0].comparison.facts.across
-        tables = {
-            block.name: _scores_by_seed(block.comparison.judged_by(across=across))
-            for block in self.pooled
-        }
+        first = self.pooled[0].comparison.facts
+        tables = {}
+        for block in self.pooled:
+            tables[block.name] = _scores_by_seed(block.comparison.judged_by(across=first.across))
+
         excluded = _labels_of_several_methods(self.pooled)
-        labels = [method["label"] for method in self.pooled[0].comparison.facts.methods]
-        shared = [
-            m for m in labels if m not in excluded and all(m in table for table in tables.values())
-        ]
-        rows = {name: table[shared].dropna().mean() for name, table in tables.items()}
-        return pd.DataFrame(rows).T.dropna(axis=1)
+        shared = []
+        for method in first.methods:
+            label = method["label"]
+            if label not in excluded and all(label in table for table in tables.values()):
+                shared.append(label)
+        means = {name: table[shared].dropna().mean() for name, table in tables.items()}
+        return pd.DataFrame(means).T.dropna(axis=1)
 
     @property
     def ranks(self) -> Ranks | None:
@@ -139,9 +151,8 @@ class Joined:
         if len(self.blocks) == 1:
             comparison = self.blocks[0].comparison
             facts = replace(comparison.facts, notes=[*self._joined_from(), *comparison.facts.notes])
-            return (summary_page.render if summary else render)(
-                replace(comparison, facts=facts).content(title, target)
-            )
+            content = replace(comparison, facts=facts).content(title, target)
+            return summary_page.render(content) if summary else render(content)
         if summary:
             raise UnalikeError(
                 f"found a summary of {len(self.blocks)} comparisons, expected one; write a summary for each folder by itself"
@@ -158,10 +169,9 @@ class Joined:
             if name != "baseline"
         ]
         folders = wording.listing(f"{folder.letter} ({folder.given})" for folder in self.folders)
-        return [
-            f"Joined from {folders}"
-            + (f", which differ in {wording.listing(settings)}." if settings else ".")
-        ]
+        if not settings:
+            return [f"Joined from {folders}."]
+        return [f"Joined from {folders}, which differ in {wording.listing(settings)}."]
 
     def content(self, title: str | None = None, target: float | None = None) -> JoinedContent:
         """The content of the page of several comparisons. `target`: the score for which costs are compared."""
@@ -193,15 +203,16 @@ def join(comparisons: Sequence[tuple[str, Comparison]]) -> Joined:
     """
     if not comparisons:
         raise UnalikeError("found nothing to join; give one or more folders")
+    typed = [folder for folder, _ in comparisons]
     relabelled = with_shared_labels([comparison for _, comparison in comparisons])
-    folders = [
-        ComparisonFolder(_letter(i), given, comparison)
-        for i, ((given, _), comparison) in enumerate(zip(comparisons, relabelled))
-    ]
-    blocks = [
-        JoinedBlock("", group, merge([folder.comparison for folder in group]))
-        for group in _group_compatible(folders)
-    ]
+    folders = []
+    for i, comparison in enumerate(relabelled):
+        folders.append(ComparisonFolder(_letter(i), typed[i], comparison))
+
+    blocks = []
+    for group in _group_compatible(folders):
+        merged = merge([folder.comparison for folder in group])
+        blocks.append(JoinedBlock("", group, merged))
     blocks = _with_names(blocks)
     return Joined(folders, blocks, _partitions_of_one_study(blocks))
 
@@ -221,10 +232,10 @@ def _group_compatible(folders: Sequence[ComparisonFolder]) -> list[list[Comparis
 
 def _partitions_of_one_study(blocks: Sequence[JoinedBlock]) -> list[JoinedBlock]:
     """The largest set of blocks with the same training, one block for each partition; empty below two."""
-    studies = [
-        [one for one in blocks if one.folders[0].same_training(block.folders[0])]
-        for block in blocks
-    ]
+    studies = []
+    for block in blocks:
+        first = block.folders[0]
+        studies.append([one for one in blocks if one.folders[0].same_training(first)])
     partitions: list[JoinedBlock] = []
     for block in max(studies, key=len):
         if not any(block.folders[0].same_data(other.folders[0]) for other in partitions):
@@ -235,10 +246,11 @@ def _partitions_of_one_study(blocks: Sequence[JoinedBlock]) -> list[JoinedBlock]
 def _with_names(blocks: Sequence[JoinedBlock]) -> list[JoinedBlock]:
     """Name each block after its data and partition, with its letters if several blocks have the same name."""
     names = [_name(block.folders[0].comparison) for block in blocks]
-    return [
-        replace(block, name=name if names.count(name) == 1 else f"{name} [{block.letters}]")
-        for block, name in zip(blocks, names)
-    ]
+    named = []
+    for block, name in zip(blocks, names):
+        unique = name if names.count(name) == 1 else f"{name} [{block.letters}]"
+        named.append(replace(block, name=unique))
+    return named
 
 
 def _name(comparison: Comparison) -> str:

@@ -9,7 +9,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from unalike.comparison.comparison import Comparison, in_method_order
-from unalike.comparison.facts import ComparisonFacts
+from unalike.comparison.comparison_json import ComparisonFacts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,28 +19,25 @@ def merge(comparisons: Sequence[Comparison]) -> Comparison:
     """The union of the cells; a cell that several comparisons hold is taken from the first of them."""
     if len(comparisons) == 1:
         return in_method_order(comparisons[0])
-    return in_method_order(
-        Comparison(
-            columns=reduce(or_, (c.columns for c in comparisons)),
-            facts=_merge_facts([c.facts for c in comparisons]),
-            **{
-                name: _merged([c.tables[name] for c in comparisons])
-                for name in comparisons[0].tables
-            },
-        )
-    )
+    columns = reduce(or_, (comparison.columns for comparison in comparisons))
+    facts = _merge_facts([comparison.facts for comparison in comparisons])
+    tables = {}
+    for name in comparisons[0].tables:
+        tables[name] = _merged([comparison.tables[name] for comparison in comparisons])
+    return in_method_order(Comparison(columns=columns, facts=facts, **tables))
 
 
 def _merged(tables: Sequence[pd.DataFrame | None]) -> Any:
     """The tables that there are as one, with the rows of a cell (method and seed) from the first that has it; None for none."""
     import pandas as pd
 
-    found = [table.assign(table=i) for i, table in enumerate(tables) if table is not None]
-    if not found:
+    numbered = [table.assign(table=i) for i, table in enumerate(tables) if table is not None]
+    if not numbered:
         return None
-    whole = pd.concat(found, ignore_index=True)
+    whole = pd.concat(numbered, ignore_index=True)
     first = whole.groupby(["method", "seed"])["table"].transform("min")
-    return whole[whole["table"] == first].drop(columns="table").reset_index(drop=True)
+    of_first = whole[whole["table"] == first]
+    return of_first.drop(columns="table").reset_index(drop=True)
 
 
 def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
@@ -58,12 +55,20 @@ def _merge_facts(all_facts: Sequence[ComparisonFacts]) -> ComparisonFacts:
             ends.setdefault((end["method"], end["seed"]), end)
         for confusion in facts.confusions:
             confusions.setdefault(confusion["method"], confusion)
+    rows_on_wire = []
+    for label in methods:
+        rows_on_wire += wire.get(label, [])
+    notes = []
+    for facts in all_facts:
+        notes += facts.notes
     return replace(
         all_facts[0],
         baseline=_baseline(all_facts),
+        # A race and other runs together are a race no more.
+        race=None,
         methods=list(methods.values()),
-        wire=[row for label in methods for row in wire.get(label, [])],
-        notes=_distinct(note for facts in all_facts for note in facts.notes),
+        wire=rows_on_wire,
+        notes=_distinct(notes),
         ends=list(ends.values()),
         confusions=list(confusions.values()),
         command="\n".join(_distinct(facts.command for facts in all_facts)),
@@ -114,8 +119,8 @@ def relabelled(comparison: Comparison, labels: dict[str, str]) -> Comparison:
         ends=relabel(facts.ends, "method"),
         confusions=relabel(facts.confusions, "method"),
     )
-    kept = {name: table for name, table in comparison.tables.items() if table is not None}
-    tables = {
-        name: table.assign(method=table["method"].replace(new)) for name, table in kept.items()
-    }
+    tables = {}
+    for name, table in comparison.tables.items():
+        if table is not None:
+            tables[name] = table.assign(method=table["method"].replace(new))
     return replace(comparison, facts=facts, **tables)

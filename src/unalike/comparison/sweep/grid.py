@@ -8,7 +8,7 @@ from typing import Any, Self
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.spec import Call, parse
-from unalike.comparison.experiment_facts import method_text
+from unalike.comparison.comparison_json_of_cells import method_text
 from unalike.core.options import ModelOptions, WorkOptions, options_of
 from unalike.core.work import Work
 from unalike.data.partitioning import feature_skew, scheme
@@ -38,47 +38,50 @@ class Arguments:
         Raises `UnalikeError` for an unknown name, and for one that the partition and a method have: `dirichlet.alpha` says which.
         """
         if name in WORK:
-            work = (
-                self.work
-                if isinstance(self.work, Mapping)
-                else dict.fromkeys(self.methods, self.work)
-            )
-            changed = {
-                label: replace(work.get(label) or Work(), **{name: value}) for label in self.methods
-            }
-            return replace(
-                self,
-                work=changed if isinstance(self.work, Mapping) else next(iter(changed.values())),
-            )
+            return replace(self, work=self._work_with(name, value))
         if name in TRAINING:
             return replace(self, training={**self.training, name: value})
         if name in DATA:
-            kept = {**self.training["source"], name: value} if "source" in self.training else None
-            training = self.training if kept is None else {**self.training, "source": kept}
+            # The flags in the report's command have the value, too.
+            training = dict(self.training)
+            if "source" in training:
+                training["source"] = {**training["source"], name: value}
             return replace(self, clients=replace(self.clients, **{name: value}), training=training)
+
+        # No option has the name: it is a parameter of the partition or of methods.
         partition = _with_parameter(
             self.clients.partition, name, value, scheme.registry, feature_skew.registry
         )
-        specs = {
-            label: _with_parameter(method, name, value, parts)
-            for label, method in self.methods.items()
-        }
-        found = {label: spec for label, spec in specs.items() if spec is not None}
-        if partition is not None and found:
+        changed = {}
+        for label, method in self.methods.items():
+            spec = _with_parameter(method, name, value, parts)
+            if spec is not None:
+                changed[label] = spec
+        if partition is not None and changed:
             raise UnalikeError(
-                f"{name} is a parameter of {self.clients.partition} and of {', '.join(found)}; write as in dirichlet.alpha which"
+                f"{name} is a parameter of {self.clients.partition} and of {', '.join(changed)}; write as in dirichlet.alpha which"
             )
-        if partition is None and not found:
+        if partition is None and not changed:
             raise unknown("name to sweep", name, [*WORK, *TRAINING, *DATA])
         if partition is not None:
             return replace(self, clients=replace(self.clients, partition=partition))
-        return replace(self, methods={**self.methods, **found})
+        return replace(self, methods={**self.methods, **changed})
+
+    def _work_with(self, name: str, value: Any) -> Work | dict[str, Work]:
+        """The local training with another value of an option, of each method where each has its own."""
+        if not isinstance(self.work, Mapping):
+            return replace(self.work or Work(), **{name: value})
+        works = {}
+        for label in self.methods:
+            works[label] = replace(self.work.get(label) or Work(), **{name: value})
+        return works
 
     def is_data(self, name: str) -> bool:
         """Whether the name changes the clients' data, so that its values are settings of a task and no choices."""
-        return name in DATA or bool(
-            _takers(self.clients.partition, name, scheme.registry, feature_skew.registry)
-        )
+        if name in DATA:
+            return True
+        partition = self.clients.partition
+        return bool(_takers(partition, name, scheme.registry, feature_skew.registry))
 
     def takes(self, label: str, name: str) -> bool:
         """Whether a method has the name: a parameter of other methods changes nothing for it."""
@@ -89,8 +92,10 @@ class Arguments:
 def label_of(method: object, names: Iterable[str]) -> str:
     """A method as text without the parameters that are swept: `fedprox` for `fedprox(mu=0.1)` if `mu` is."""
     calls = _calls(method)
-    for name in (name for name in names if name not in (*WORK, *TRAINING, *DATA)):
-        takers, parameter = _takers(method, name, parts), name.rpartition(".")[2]
+    parameters = [name for name in names if name not in (*WORK, *TRAINING, *DATA)]
+    for name in parameters:
+        takers = _takers(method, name, parts)
+        parameter = name.rpartition(".")[2]
         for call in calls:
             if call.name in takers:
                 call.parameters.pop(parameter, None)
@@ -116,9 +121,9 @@ def read_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
             )
         if name in grid:
             raise UnalikeError(f"found two --sweep of {name}; give all its values at once")
-        grid[name] = [
-            WORK[name].read(value) if name in WORK else value for value in map(_value, items.elts)
-        ]
+        grid[name] = [_value(item) for item in items.elts]
+        if name in WORK:
+            grid[name] = [WORK[name].read(value) for value in grid[name]]
     return grid
 
 
@@ -131,22 +136,28 @@ def _value(node: ast.expr) -> Any:
 
 def _with_parameter(spec: object, name: str, value: Any, *tables: Registry) -> str | None:
     """The spec with another value of a parameter, in every call that takes it; None if none does."""
-    takers, calls = _takers(spec, name, *tables), _calls(spec)
+    takers = _takers(spec, name, *tables)
+    if not takers:
+        return None
+    parameter = name.rpartition(".")[2]
+    calls = _calls(spec)
     for call in calls:
         if call.name in takers:
-            call.parameters[name.rpartition(".")[2]] = value
-    return " + ".join(map(_written, calls)) if takers else None
+            call.parameters[parameter] = value
+    return " + ".join(map(_written, calls))
 
 
 def _takers(spec: object, name: str, *tables: Registry) -> set[str]:
     """The names in a spec that take the parameter; only the part or scheme that `proximal.mu` names."""
     owner, _, parameter = name.rpartition(".")
-    asked = {call.name for call in _calls(spec) if owner in ("", call.name)}
-    return {
-        one
-        for one in asked
-        if any(one in table and parameter in table.parameters(one) for table in tables)
-    }
+    takers = set()
+    for call in _calls(spec):
+        if owner not in ("", call.name):
+            continue
+        for table in tables:
+            if call.name in table and parameter in table.parameters(call.name):
+                takers.add(call.name)
+    return takers
 
 
 def _calls(spec: object) -> list[Call]:

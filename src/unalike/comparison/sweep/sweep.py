@@ -96,11 +96,14 @@ class PlannedSweep:
     def run(self, out: str | Path | None, progress: ProgressCallback) -> Sweep:
         """Run the cells that the folder `out` does not hold, point by point. Without a folder, a temporary one keeps them."""
         with TemporaryDirectory() as temporary:
-            found = {
-                point: self._run(point, Path(out or temporary), progress) for point in self.points
-            }
-        axes = {name: list(map(_text, values)) for name, values in self.grid.items()}
-        comparisons = {tuple(map(_text, point)): one for point, one in found.items()}
+            folder = Path(out or temporary)
+            comparisons = {}
+            for point in self.points:
+                values = tuple(_text(value) for value in point)
+                comparisons[values] = self._run(point, folder, progress)
+        axes = {}
+        for name, grid_values in self.grid.items():
+            axes[name] = [_text(value) for value in grid_values]
         result = Sweep(axes, comparisons, self.data_axes, self.lacking)
         if out is not None:
             result.save(out)
@@ -131,18 +134,20 @@ def plan_sweep(
             f"found the grid {dict(grid)}; expected names with values, such as {{'lr': [0.01, 0.1]}}"
         )
     if request.data is not None and "partition" not in grid and request.partition is None:
-        dataset = (
-            load(request.data, request.data_dir) if isinstance(request.data, str) else request.data
-        )
+        dataset = request.data
+        if isinstance(dataset, str):
+            dataset = load(dataset, request.data_dir)
         request = replace(request, partition=usual_partition(dataset))
-    given = labelled_methods(methods)
-    by_label = (
-        given
-        if isinstance(methods, Mapping)
-        else {label_of(one, grid): one for one in given.values()}
-    )
-    if len(by_label) < len(given):
+
+    # A method keeps its label at all points, so the label leaves the swept parameters out.
+    by_label = labelled_methods(methods)
+    count = len(by_label)
+    if not isinstance(methods, Mapping):
+        by_label = {label_of(method, grid): method for method in by_label.values()}
+    if len(by_label) < count:
         raise UnalikeError("two methods differ in a swept parameter alone; list one of them")
+
+    # Every point is checked now, so that the last one does not fail after hours of training.
     start = Arguments(by_label, request, work, training)
     points: dict[tuple[Any, ...], Arguments] = {}
     for point in product(*grid.values()):
@@ -154,13 +159,13 @@ def plan_sweep(
         if arguments.clients.partition is not None:
             check_scheme(arguments.clients.partition)
         points[point] = arguments
-    lacking = {
-        label: tuple(name for name in grid if not start.takes(label, name)) for label in by_label
-    }
-    prepared = PlannedSweep(
-        grid, points, seeds, tuple(name for name in grid if start.is_data(name)), lacking
-    )
-    _ = prepared.rounds  # an error now, not after the first point
+    lacking = {}
+    for label in by_label:
+        lacking[label] = tuple(name for name in grid if not start.takes(label, name))
+    data_axes = tuple(name for name in grid if start.is_data(name))
+    prepared = PlannedSweep(grid, points, seeds, data_axes, lacking)
+    # Preparing the first point finds what only its clients show.
+    _ = prepared.rounds
     return prepared
 
 

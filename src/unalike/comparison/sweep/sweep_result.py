@@ -56,28 +56,22 @@ class Sweep:
         """
         import pandas as pd
 
+        score = self.metric.name
+        columns = ["method", score, f"{score}_sd", "seeds"]
+        columns += ["difference", "ci_low", "ci_high", "verdict"]
         frames = []
         for point, comparison in self.comparisons.items():
             content = comparison.content()
-            rows = content.scores_of(content.deciding_protocol)
-            columns = [
-                "method",
-                self.metric.name,
-                f"{self.metric.name}_sd",
-                "seeds",
-                "difference",
-                "ci_low",
-                "ci_high",
-            ]
-            axes = pd.DataFrame([point] * len(rows), columns=list(self.axes), index=rows.index)
-            frames.append(pd.concat([axes, rows[[*columns, "verdict"]]], axis=1))
+            scored = content.scores_of(content.deciding_protocol)
+            axes = pd.DataFrame([point] * len(scored), columns=list(self.axes), index=scored.index)
+            frames.append(pd.concat([axes, scored[columns]], axis=1))
         table = pd.concat(frames, ignore_index=True)
-        own = (self.metric.sign * table[self.metric.name]).groupby(
-            [table[name] for name in (*self.data_axes, "method")], sort=False
-        )
-        return table.assign(
-            best=(own.rank(method="first", ascending=False) == 1) & (len(self.choices) > 0)
-        )
+
+        # Points with other data are other tasks: a method has a best point in each of them.
+        same_task = [table[name] for name in (*self.data_axes, "method")]
+        gains = (self.metric.sign * table[self.metric.name]).groupby(same_task, sort=False)
+        is_first = gains.rank(method="first", ascending=False) == 1
+        return table.assign(best=is_first & (len(self.choices) > 0))
 
     @property
     def best(self) -> pd.DataFrame:
@@ -144,22 +138,28 @@ class Sweep:
 
     def _repeated(self) -> list[str]:
         """One sentence for each name that some methods lack, whose rows are the same runs at all its values."""
-        lack = {name: [m for m in self.methods if name in self.lacking[m]] for name in self.axes}
-        return [
-            f"{wording.few(methods)}: no {name}, so the same runs stand at each of its values. Their intervals differ, "
-            "because the variance is estimated from all methods at a point."
-            for name, methods in lack.items()
-            if methods
-        ]
+        sentences = []
+        for name in self.axes:
+            methods = [method for method in self.methods if name in self.lacking[method]]
+            if methods:
+                sentences.append(
+                    f"{wording.few(methods)}: no {name}, so the same runs stand at each of its values. Their intervals differ, "
+                    "because the variance is estimated from all methods at a point."
+                )
+        return sentences
 
     def _edges(self) -> list[str]:
         """One sentence for each name with a best value that is the first or the last of at least three numbers."""
         texts = []
+        best = rows(self.best)
         for name, values in self.axes.items():
-            best = (row for row in rows(self.best) if name not in self.lacking[row["method"]])
-            found = [row["method"] for row in best if row[name] in (values[0], values[-1])]
-            if found and name in self.choices and len(values) > 2 and all(map(is_number, values)):
-                methods = wording.few(list(dict.fromkeys(found)))
+            is_range = len(values) > 2 and all(map(is_number, values))
+            if name not in self.choices or not is_range:
+                continue
+            having = [row for row in best if name not in self.lacking[row["method"]]]
+            at_end = [row["method"] for row in having if row[name] in (values[0], values[-1])]
+            if at_end:
+                methods = wording.few(list(dict.fromkeys(at_end)))
                 texts.append(
                     f"The best {name} of {methods} is at the end of the grid: wider values may be better."
                 )

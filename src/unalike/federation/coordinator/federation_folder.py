@@ -22,7 +22,7 @@ from unalike._utils.journal import Journal
 from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike._utils.validated import validated
-from unalike.comparison import facts
+from unalike.comparison import comparison_json
 from unalike.data.array_checks import Pair
 from unalike.federation.coordinator.run_queue import QueuedRun, queued_runs
 from unalike.federation.coordinator.terms_check import check_terms_run, message_limit
@@ -103,7 +103,7 @@ def roll_back(run: Path, to: int) -> None:
     history.client_rows = [row for row in history.client_rows if row["round"] <= to]
     history.save(run)
 
-    for file in (*run.glob("model*.safetensors"), run / facts.FILE):
+    for file in (*run.glob("model*.safetensors"), run / comparison_json.FILE):
         file.unlink(missing_ok=True)
     directory.event("rolled back", to=to, run=roster.run or None)
 

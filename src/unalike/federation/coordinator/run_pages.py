@@ -49,8 +49,8 @@ def write_pages(
 
 def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, up: str) -> None:
     """Write the report of one run. Of the sites' samples only the numbers are known here."""
+    from unalike.comparison.comparison_json_of_cells import facts_of
     from unalike.comparison.experiment import Cell
-    from unalike.comparison.experiment_facts import facts_of
 
     method, seed = queued.federation.method, queued.federation.seed
     cell = Cell(method, seed, run.run_config)

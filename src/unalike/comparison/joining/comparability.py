@@ -28,6 +28,7 @@ CELLS = (
     "seed",
     "min_seeds",
     "max_seeds",
+    "within",
     "smallest_effect",
     "across",
 )
@@ -60,7 +61,8 @@ class ComparisonFolder:
     def training(self) -> Settings:
         """The settings that must agree before results are pooled: model, rounds, work, protocol, metric, version."""
         columns = self.comparison.columns
-        settings = {k: v for k, v in self.config.items() if k not in (*DATA, *CELLS, *MACHINE)}
+        others = (*DATA, *CELLS, *MACHINE)
+        settings = {name: value for name, value in self.config.items() if name not in others}
         scored = {"metric": columns.metric.name, "protocol": columns.unprefixed_protocol}
         return settings | scored | {"unalike": self.comparison.facts.versions.get("unalike")}
 
@@ -70,19 +72,20 @@ class ComparisonFolder:
 
         Two partitions with the same name may still differ in these numbers.
         """
-        table = self.comparison.clients[["seed", "client", "n_train", "n_test"]].drop_duplicates(
-            ["seed", "client"]
-        )
-        seeds = table["seed"].unique().tolist()
-        return {
-            s: list(table[table["seed"] == s].itertuples(index=False, name=None)) for s in seeds
-        }
+        columns = ["seed", "client", "n_train", "n_test"]
+        table = self.comparison.clients[columns].drop_duplicates(["seed", "client"])
+        sizes = {}
+        for seed in table["seed"].unique().tolist():
+            of_seed = table[table["seed"] == seed]
+            sizes[seed] = list(of_seed.itertuples(index=False, name=None))
+        return sizes
 
     @property
     def all_settings(self) -> Settings:
         """Every setting that the report compares between folders."""
-        versions = {k: v for k, v in self.comparison.facts.versions.items() if k != "unalike"}
-        machine = {k: self.config.get(k) for k in MACHINE}
+        versions = dict(self.comparison.facts.versions)
+        versions.pop("unalike", None)
+        machine = {name: self.config.get(name) for name in MACHINE}
         cells = {"baseline": self.comparison.facts.baseline, "seeds": sorted(self.client_sizes)}
         return self.data | cells | self.training | machine | versions
 
@@ -95,17 +98,17 @@ class ComparisonFolder:
         """Whether both have the same clients under every shared seed, judged by names, sample counts and labels."""
         if any(self.data[key] != other.data[key] for key in CLIENT_NAMES):
             return False
-        if self.comparison.facts.seed == other.comparison.facts.seed and not self._same_first_seed(
-            other
-        ):
+        same_seed = self.comparison.facts.seed == other.comparison.facts.seed
+        if same_seed and not self._same_first_seed(other):
             return False
         shared_seeds = {*self.client_sizes} & {*other.client_sizes}
         return all(self.client_sizes[seed] == other.client_sizes[seed] for seed in shared_seeds)
 
     def _same_first_seed(self, other: ComparisonFolder) -> bool:
         """Whether fingerprint and labels of the first seed agree; a run without a plan records no labels."""
-        counts = self.comparison.facts.label_counts, other.comparison.facts.label_counts
-        same_labels = None in counts or counts[0] == counts[1]
+        counts = self.comparison.facts.label_counts
+        other_counts = other.comparison.facts.label_counts
+        same_labels = counts is None or other_counts is None or counts == other_counts
         return bool(self.data["fingerprint"] == other.data["fingerprint"]) and same_labels
 
     def combines_with(self, other: ComparisonFolder) -> bool:
@@ -122,11 +125,10 @@ class ComparisonFolder:
         for label in specs.keys() & other_specs.keys():
             if specs[label] != other_specs[label]:
                 return label
-            cells, other_cells = self._cells(label), other._cells(label)
-            if any(
-                not cells[seed].equals(other_cells[seed])
-                for seed in cells.keys() & other_cells.keys()
-            ):
+            cells = self._cells(label)
+            other_cells = other._cells(label)
+            shared_seeds = cells.keys() & other_cells.keys()
+            if any(not cells[seed].equals(other_cells[seed]) for seed in shared_seeds):
                 return label
         return ""
 
@@ -139,12 +141,11 @@ class ComparisonFolder:
         """Seed -> the history of a method without its times."""
         rounds = self.comparison.rounds
         table = rounds[rounds["method"] == label].drop(columns=[*TIMES], errors="ignore")
-        return {
-            seed: _normalized(table[table["seed"] == seed])
-            for seed in table["seed"].unique().tolist()
-        }
+        seeds = table["seed"].unique().tolist()
+        return {seed: _normalized(table[table["seed"] == seed]) for seed in seeds}
 
 
 def _normalized(cell: pd.DataFrame) -> pd.DataFrame:
     """A cell's history without the traces of other cells in its table: empty columns, their order and their types."""
-    return cell.dropna(axis=1, how="all").sort_index(axis=1).convert_dtypes().reset_index(drop=True)
+    filled = cell.dropna(axis=1, how="all").sort_index(axis=1)
+    return filled.convert_dtypes().reset_index(drop=True)
