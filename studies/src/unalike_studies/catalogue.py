@@ -8,34 +8,28 @@ from unalike._utils.errors import unknown
 from unalike_studies.study import Study
 
 PAPERS = (
-    *(
-        "fedlws_central",
-        "fedlws_effects",
-        "fedlws_factors",
-        "fedlws_tables",
-        "fedlws_figures",
-        "fedmix",
-        "fedmix_quadratics",
-    ),
-    *(
-        "flamby_heart",
-        "local_statistics",
-        "local_statistics_characters",
-        "local_statistics_federated",
-        "local_statistics_sizes",
-    ),
-    *(
-        "defences",
-        "privacy",
-        "natural",
-        "niid_bench",
-        "pfllib",
-        "fedpake",
-        "fedpake_figures",
-        "fedpake_high",
-        "skew_estimators",
-        "skew_protocols",
-    ),
+    "fedlws_central",
+    "fedlws_effects",
+    "fedlws_factors",
+    "fedlws_tables",
+    "fedlws_figures",
+    "fedmix",
+    "fedmix_quadratics",
+    "flamby_heart",
+    "local_statistics",
+    "local_statistics_characters",
+    "local_statistics_federated",
+    "local_statistics_sizes",
+    "defences",
+    "privacy",
+    "natural",
+    "niid_bench",
+    "pfllib",
+    "fedpake",
+    "fedpake_figures",
+    "fedpake_high",
+    "skew_estimators",
+    "skew_protocols",
 )
 """The modules of `papers/`, in the order of the ledger."""
 STUDIES: dict[str, Study] = {
@@ -59,6 +53,7 @@ def matching(patterns: Iterable[str]) -> list[Study]:
     """
     studies: dict[str, Study] = {}
     for pattern in patterns:
-        names = fnmatch.filter(STUDIES, pattern)
-        studies |= {name: STUDIES[name] for name in names} if names else {pattern: study(pattern)}
+        names = fnmatch.filter(STUDIES, pattern) or [pattern]
+        for name in names:
+            studies[name] = study(name)
     return list(studies.values())

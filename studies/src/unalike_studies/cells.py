@@ -22,39 +22,52 @@ from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import digest, plain
 from unalike.runtime.setup.run_config import RunConfig, configure_run
 from unalike_studies import flamby_heart_rows
-from unalike_studies.pretraining import pretrained
+from unalike_studies.pretraining import pretrain
 
-DATA = (flamby_heart_rows,)
+DATA_SET_MODULES = (flamby_heart_rows,)
 """The modules of studies that register data sets when they are imported."""
 
 Options = Mapping[str, Any]
 
-DIVISION = ("clients", "split", "merge", "val", "min_test")
+PARTITION_OPTIONS = ("clients", "split", "merge", "val", "min_test")
 """Options of `ua.partition`."""
-RUN = (
-    *(
-        "model",
-        "rounds",
-        "participation",
-        "sampling",
-        "executor",
-        "device",
-        "precision",
-        "evaluate_every",
-    ),
-    *("metric", "protocol", "buffers", "transform", "stop", "select", "record"),
+RUN_OPTIONS = (
+    "model",
+    "rounds",
+    "participation",
+    "sampling",
+    "executor",
+    "device",
+    "precision",
+    "evaluate_every",
+    "metric",
+    "protocol",
+    "buffers",
+    "transform",
+    "stop",
+    "select",
+    "record",
 )
 """Options of `ua.run`."""
 OPTIONS = (
-    *("data", "server_data", "proxy", "proxy_imbalance", "pretrain", "partition", "work"),
-    *("client_curves", "class_accuracy", "histogram", "transport"),
-    *DIVISION,
-    *RUN,
+    "data",
+    "server_data",
+    "proxy",
+    "proxy_imbalance",
+    "pretrain",
+    "partition",
+    "work",
+    "client_curves",
+    "class_accuracy",
+    "histogram",
+    "transport",
+    *PARTITION_OPTIONS,
+    *RUN_OPTIONS,
 )
 """Options of a cell. `work` is a mapping of the arguments of `ua.Work`; `{seed}` in `data` and `server_data` stands for the seed;
 `server_data` is the data set whose test samples the server has, unless they are those of `data`; `proxy` is the share of the test
 samples that the server learns from, or "test": those that also test, and `proxy_imbalance` their long tail; `pretrain` has the
-arguments of `pretrained`; with `client_curves`, a result keeps this column of every client for all evaluated rounds; with
+arguments of `pretrain`; with `client_curves`, a result keeps this column of every client for all evaluated rounds; with
 `class_accuracy`, the accuracy on each class is measured; with `histogram`, a result keeps one of the final parameters (`limit`,
 `bins`); with `transport`, the cost of optimal transport between every two clients (`samples`, the number that counts of each
 client); with `record`, the recorded numbers (`recorded_numbers.py`), not the clients' parameters."""
@@ -94,45 +107,62 @@ class StudyCell:
     def prepare(self, data_dir: str | Path | None = None) -> RunConfig:
         """Load the data, divide it and check the run. Raises `UnalikeError`."""
         options = self.options
+        # Loading takes long, so a recording that no result can keep is refused before it.
         recording = Recording.of(options.get("record"))
         if recording is not None and recording.layers is not None:
+            record = options["record"]
             raise UnalikeError(
-                f"record={options['record']!r}: a study keeps numbers, no parameters; leave out clients(...)"
+                f"record={record!r}: a study keeps numbers, no parameters; leave out clients(...)"
             )
+
+        # Samples that the server learns from, or that the start is trained on, leave the data
+        # before it is divided: no client may own them.
         data = self._load("data", data_dir)
         data, proxy = _server_samples(data, options, self.seed)
-        work, run = (
-            Work(**options.get("work", {})),
-            {name: options[name] for name in RUN if name in options},
-        )
+        work = Work(**options.get("work", {}))
+        run_options = {name: options[name] for name in RUN_OPTIONS if name in options}
         if "pretrain" in options:
-            data, run["model"] = pretrained(
-                data, run["model"], work, run.get("transform"), self.seed, **options["pretrain"]
+            data, run_options["model"] = pretrain(
+                data,
+                run_options["model"],
+                work,
+                run_options.get("transform"),
+                self.seed,
+                **options["pretrain"],
             )
-        division = {name: options[name] for name in DIVISION if name in options}
+        division = {name: options[name] for name in PARTITION_OPTIONS if name in options}
         division.setdefault("clients", usual_clients(options["partition"]))
         population = divide(data, options["partition"], seed=self.seed, **division)
-        tested = self._load("server_data", data_dir) if "server_data" in options else data
+
+        # The server may test on samples of another data set than the clients train on.
+        server_data = data
+        if "server_data" in options:
+            server_data = self._load("server_data", data_dir)
+        test = None
+        if "server" in options.get("protocol", ()):
+            test = server_data.test
+        metrics = None
+        if options.get("class_accuracy"):
+            metrics = _class_accuracies(data.classes or [])
         return configure_run(
             self.spec,
             population,
             seed=self.seed,
             work=work,
-            test=tested.test if "server" in options.get("protocol", ()) else None,
+            test=test,
             proxy=proxy,
-            metrics=_class_accuracies(data.classes or [])
-            if options.get("class_accuracy")
-            else None,
-            **run,
+            metrics=metrics,
+            **run_options,
         )
 
     def _load(self, option: str, data_dir: str | Path | None) -> Dataset:
         """The data set that an option names."""
-        return _load(str(self.options[option]).replace("{seed}", str(self.seed)), data_dir)
+        name = str(self.options[option]).replace("{seed}", str(self.seed))
+        return _load(name, data_dir)
 
 
-def merged(*layers: Options) -> dict[str, Any]:
-    """Options of several layers, of which later ones override earlier ones; `work` is merged entry by entry.
+def merge_options(*layers: Options) -> dict[str, Any]:
+    """Merge the options of layers, of which later ones override earlier ones; `work` is merged entry by entry.
 
     Raises `UnalikeError` for an option that no cell has.
     """
@@ -141,7 +171,10 @@ def merged(*layers: Options) -> dict[str, Any]:
         for name, value in layer.items():
             if name not in OPTIONS:
                 raise unknown("option of a study", name, OPTIONS)
-            options[name] = options.get("work", {}) | dict(value) if name == "work" else value
+            if name == "work":
+                options[name] = options.get("work", {}) | dict(value)
+            else:
+                options[name] = value
     return options
 
 
@@ -153,19 +186,23 @@ def _load(name: str, data_dir: str | Path | None) -> Dataset:
 def _server_samples(data: Dataset, options: Options, seed: int) -> tuple[Dataset, Pair | None]:
     """The data without the samples that the server learns from, and these; with "test" they are the test samples themselves."""
     share = options.get("proxy")
-    if share is None or share == "test":
-        return data, None if share is None else data.test
+    if share is None:
+        return data, None
+    if share == "test":
+        return data, data.test
     return hold_out(data, share, seed, options.get("proxy_imbalance", 1.0))
 
 
 def _class_accuracies(classes: Sequence[str]) -> Custom:
     """The share of right predictions among the samples of each class; NaN without such samples."""
 
-    def of(label: int) -> Callable[[np.ndarray, np.ndarray, np.ndarray], float]:
+    def accuracy_on(label: int) -> Callable[[np.ndarray, np.ndarray, np.ndarray], float]:
         def accuracy(y: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
-            mine = y == label
-            return float((predicted[mine] == label).mean()) if mine.any() else math.nan
+            of_class = y == label
+            if not of_class.any():
+                return math.nan
+            return float((predicted[of_class] == label).mean())
 
         return accuracy
 
-    return {CLASS_ACCURACY + name: of(label) for label, name in enumerate(classes)}
+    return {CLASS_ACCURACY + name: accuracy_on(label) for label, name in enumerate(classes)}

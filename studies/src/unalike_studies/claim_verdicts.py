@@ -14,13 +14,12 @@ from typing import Protocol
 from unalike._utils.errors import UnalikeError
 from unalike.statistics.inference import t_test
 
-REPRODUCED, SAME_DIRECTION = "reproduced", "same direction"
-NO_EFFECT, NOT_HERE, CONTRADICTED, NOT_RUN = (
-    "no effect",
-    "not reproduced here",
-    "contradicted",
-    "not run",
-)
+REPRODUCED = "reproduced"
+SAME_DIRECTION = "same direction"
+NO_EFFECT = "no effect"
+NOT_HERE = "not reproduced here"
+CONTRADICTED = "contradicted"
+NOT_RUN = "not run"
 VERDICTS = (REPRODUCED, SAME_DIRECTION, NO_EFFECT, NOT_HERE, CONTRADICTED, NOT_RUN)
 LEAST_SEEDS = 3
 """The number of seeds below which there is no verdict."""
@@ -77,7 +76,8 @@ class Near:
     margin: float = 0
 
     def __str__(self) -> str:
-        return f"{'the published' if self.number is None else f'{self.number:g}'} ± {self.margin:g}"
+        number = "the published" if self.number is None else f"{self.number:g}"
+        return f"{number} ± {self.margin:g}"
 
     def verdict(self, mean: float, low: float, high: float, published: float | None = None) -> str:
         number = published if self.number is None else self.number
@@ -85,10 +85,8 @@ class Near:
             raise UnalikeError(
                 "Near() without a number is for a claim with a published one; give `number`"
             )
-        is_near, contains = (
-            abs(mean - number) <= self.margin,
-            low <= number <= high and math.isfinite(mean),
-        )
+        is_near = abs(mean - number) <= self.margin
+        contains = low <= number <= high and math.isfinite(mean)
         is_inside = number - self.margin <= low and high <= number + self.margin
         if is_near:
             return REPRODUCED if is_inside or contains else NO_EFFECT
@@ -147,6 +145,11 @@ def judge(
         return Finding(len(values), mean, math.nan, math.nan, NOT_RUN)
     low = high = mean
     if len(set(values)) > 1:
-        low, high = t_test(values)[1:3] if math.isfinite(mean) else (min(values), max(values))
-        low, high = max(low, bounds[0]), min(high, bounds[1])
-    return Finding(len(values), mean, low, high, expectation.verdict(mean, low, high, published))
+        if math.isfinite(mean):
+            low, high = t_test(values)[1:3]
+        else:
+            low, high = min(values), max(values)
+        least, largest = bounds
+        low, high = max(low, least), min(high, largest)
+    verdict = expectation.verdict(mean, low, high, published)
+    return Finding(len(values), mean, low, high, verdict)

@@ -70,17 +70,20 @@ class Claim:
         number = None if self.published is None else self.published.value
         values = [self.scale * value for value in self.quantity(results).values()]
         finding = judge(values, self.expects, self.bounds, number)
-        speaks_against = finding.verdict == CONTRADICTED and self.is_papers and unlike
-        return replace(finding, verdict=NOT_HERE) if speaks_against else finding
+        if finding.verdict == CONTRADICTED and self.is_papers and unlike:
+            return replace(finding, verdict=NOT_HERE)
+        return finding
 
     def contains_published(self, finding: Finding) -> str:
         """Whether the published number lies inside the interval of a finding: "yes", "above it", "below it", or "-"."""
         if self.published is None or not math.isfinite(finding.low):
             return "-"
         number = self.published.value
-        return (
-            "above it" if number > finding.high else "below it" if number < finding.low else "yes"
-        )
+        if number > finding.high:
+            return "above it"
+        if number < finding.low:
+            return "below it"
+        return "yes"
 
 
 def question(
@@ -92,7 +95,8 @@ def question(
     **more: Any,
 ) -> Claim:
     """A question of ours, unless `source` is given: no paper states it, and nothing is published."""
-    return Claim(text, quantity, expects, None, unit, scale, **{"source": OURS, **more})
+    more.setdefault("source", OURS)
+    return Claim(text, quantity, expects, published=None, unit=unit, scale=scale, **more)
 
 
 identity = partial(question, source=EQUATIONS)
@@ -117,7 +121,10 @@ def by_cell(method: str, setting: str, number: Callable[[CellResult], float | No
 def peak(method: str, setting: str, column: str = "accuracy") -> Quantity:
     """The largest value of a column over the rounds, chosen by the test samples: what some authors report."""
 
-    return by_cell(method, setting, lambda cell: max(cell.column(column), default=None))
+    def number(cell: CellResult) -> float | None:
+        return max(cell.column(column), default=None)
+
+    return by_cell(method, setting, number)
 
 
 def recorded_mean(method: str, setting: str, name: str, layer: str | None = None) -> Quantity:
@@ -125,7 +132,11 @@ def recorded_mean(method: str, setting: str, name: str, layer: str | None = None
 
     It is over layers, too, or that of one `layer`.
     """
-    by, entry = ("quantity", name) if layer is None else ("layer", layer)
+    # By "quantity" all layers fall into one entry: that with the name of the number.
+    if layer is None:
+        by, entry = "quantity", name
+    else:
+        by, entry = "layer", layer
 
     def number(cell: CellResult) -> float | None:
         rounds = by_round(cell.recorded, name, by).get(entry, {})
@@ -143,7 +154,8 @@ def difference(first: Quantity, second: Quantity) -> Quantity:
     """The difference of two quantities under the same seed."""
 
     def values(results: Results) -> dict[int, float]:
-        a, b = first(results), second(results)
+        a = first(results)
+        b = second(results)
         return {seed: a[seed] - b[seed] for seed in a if seed in b}
 
     return values
@@ -160,9 +172,12 @@ def mean(*quantities: Quantity) -> Quantity:
     """The mean of several quantities under the same seed, for the seeds that all of them have."""
 
     def values(results: Results) -> dict[int, float]:
-        first, *others = [quantity(results) for quantity in quantities]
-        seeds = [seed for seed in first if all(seed in other for other in others)]
-        return {seed: fmean([first[seed], *(other[seed] for other in others)]) for seed in seeds}
+        by_quantity = [quantity(results) for quantity in quantities]
+        means = {}
+        for seed in by_quantity[0]:
+            if all(seed in by_seed for by_seed in by_quantity):
+                means[seed] = fmean(by_seed[seed] for by_seed in by_quantity)
+        return means
 
     return values
 
@@ -172,12 +187,10 @@ def best(*quantities: Quantity) -> Quantity:
 
     def values(results: Results) -> dict[int, float]:
         candidates = [quantity(results) for quantity in quantities]
-        if (
-            not candidates
-            or len({tuple(sorted(one)) for one in candidates}) > 1
-            or not candidates[0]
-        ):
+        seeds_of_candidates = {tuple(sorted(by_seed)) for by_seed in candidates}
+        # Sums compare means only where all candidates have the same seeds.
+        if len(seeds_of_candidates) != 1 or not candidates[0]:
             return {}
-        return max(candidates, key=lambda one: sum(one.values()))
+        return max(candidates, key=lambda by_seed: sum(by_seed.values()))
 
     return values

@@ -58,8 +58,8 @@ def list_studies() -> None:
         counts = []
         for name, scale in study.scales.items():
             cells = scale.cells
-            done = len(cells) - len(missing(cells, FOLDER / study.name / name))
-            counts.append(f"{done}/{len(cells)}")
+            to_run = missing(cells, FOLDER / study.name / name)
+            counts.append(f"{len(cells) - len(to_run)}/{len(cells)}")
         rows.append([study.name, study.title, *counts])
     title = f"Studies, with results stored in {FOLDER.resolve()} / cells"
     tables(["study", "content", "smoke", "small", "paper"], rows, title, words=2)
@@ -113,15 +113,20 @@ def run(
     """
     from unalike.comparison.seed_plan import read_numbers
     from unalike_studies.catalogue import matching
-    from unalike_studies.result_files import EVERY, FOLDER, estimates, gather
+    from unalike_studies.result_files import ALL_FILES, FOLDER, estimates, gather
     from unalike_studies.run_study import estimate, missing, run_cells
 
+    # The cells to choose from, by study.
     root = out or FOLDER
     cells_of = {study.name: study.scale(scale).cells for study in matching(names)}
-    cells_of = _with_label(_with_label(cells_of, "method", method), "setting", setting)
+    cells_of = _with_label(cells_of, "method", method)
+    cells_of = _with_label(cells_of, "setting", setting)
     numbers = None if seeds is None else read_numbers(seeds)
+
+    # The cells that have no result. Several studies may share one, which then runs once:
+    # `expected_seconds` has one entry a digest.
     todo: dict[Path, list[StudyCell]] = {}
-    expected: dict[str, float | None] = {}
+    expected_seconds: dict[str, float | None] = {}
     for name, cells in cells_of.items():
         folder = root / name / scale
         if numbers is not None:
@@ -129,34 +134,38 @@ def run(
         if device != "cpu":
             cells = [replace(cell, options={**cell.options, "device": device}) for cell in cells]
         if again and not dry_run:
-            gather(folder, EVERY, without={cell.digest for cell in cells})
-        todo[folder] = missing(cells, folder)
-        print(
-            f"{name}, {scale}: {len(cells) - len(todo[folder])} of {len(cells)} cells have results"
-        )
-        if todo[folder] and (dry_run or scale == "paper"):
-            estimate(todo[folder], folder, data_dir)
+            gather(folder, ALL_FILES, without={cell.digest for cell in cells})
+        to_run = missing(cells, folder)
+        todo[folder] = to_run
+        print(f"{name}, {scale}: {len(cells) - len(to_run)} of {len(cells)} cells have results")
+        if to_run and (dry_run or scale == "paper"):
+            estimate(to_run, folder, data_dir)
         known_seconds = estimates(folder)
-        expected |= {cell.digest: known_seconds.get(cell.kind) for cell in todo[folder]}
-    total = sum(map(len, todo.values()))
-    print(f"{total} results are missing; {len(expected)} cells to run")
-    if expected and None not in expected.values():
-        print(f"estimated: {sum(filter(None, expected.values())):,.0f} seconds, one cell at a time")
+        for cell in to_run:
+            expected_seconds[cell.digest] = known_seconds.get(cell.kind)
+    total = sum(len(to_run) for to_run in todo.values())
+    print(f"{total} results are missing; {len(expected_seconds)} cells to run")
+    if expected_seconds and None not in expected_seconds.values():
+        seconds = sum(filter(None, expected_seconds.values()))
+        print(f"estimated: {seconds:,.0f} seconds, one cell at a time")
     if dry_run:
         return
+
+    # With `--again`, results of other studies are not copied either.
+    copy_from = None if again else root
+    new_results = run_cells(todo, root=copy_from, data_dir=data_dir, jobs=jobs)
     try:
-        for done, result in enumerate(
-            run_cells(todo, root=None if again else root, data_dir=data_dir, jobs=jobs), 1
-        ):
+        for number, result in enumerate(new_results, 1):
             text = f"{result.method}, {result.setting}, seed {result.seed}: {result.seconds:.0f} s"
-            print(f"{done}/{total} {text}", flush=True)
+            print(f"{number}/{total} {text}", flush=True)
     except KeyboardInterrupt:
         print(
             "the results of ended cells are stored; the same command continues from here",
             file=sys.stderr,
         )
         raise
-    print(*(f"results: {folder.resolve()}" for folder in todo), sep="\n")
+    for folder in todo:
+        print(f"results: {folder.resolve()}")
 
 
 @app.command("gather")
@@ -167,14 +176,17 @@ def gather_results(names: Names, scale: ScaleName = "small", out: Results = None
     unalike study gather 'fedlws-*'
     """
     from unalike_studies.catalogue import matching
-    from unalike_studies.result_files import EVERY, FOLDER, digests, gather
+    from unalike_studies.result_files import ALL_FILES, FOLDER, digests, gather
 
     for study in matching(names):
         folder = (out or FOLDER) / study.name / scale
-        stored, present = digests(folder), {cell.digest for cell in study.scale(scale).cells}
-        gather(folder, EVERY, without=stored - present)
+        stored = digests(folder)
+        of_cells = {cell.digest for cell in study.scale(scale).cells}
+        outdated = stored - of_cells
+        gather(folder, ALL_FILES, without=outdated)
         print(
-            f"{study.name}, {scale}: {len(stored & present)} results, {len(stored - present)} of other cells left out"
+            f"{study.name}, {scale}: {len(stored & of_cells)} results, "
+            f"{len(outdated)} of other cells left out"
         )
 
 
@@ -193,7 +205,8 @@ def report(name: Name, scale: ScaleName = "smoke", out: Results = None) -> None:
     text, files = write_report(study(name), scale, folder)
     print(text)
     for file in files:
-        print(f"{'page' if file.suffix == '.html' else 'figure'}: {file.resolve()}")
+        kind = "page" if file.suffix == ".html" else "figure"
+        print(f"{kind}: {file.resolve()}")
 
 
 @app.command()
@@ -224,11 +237,12 @@ def _with_label(
 
     if labels is None:
         return cells_of
-    values = {getattr(cell, kind) for cells in cells_of.values() for cell in cells}
+    known_labels = {getattr(cell, kind) for cells in cells_of.values() for cell in cells}
     for label in labels:
-        if label not in values:
-            raise unknown(f"{kind} of {', '.join(cells_of)}", label, values)
-    return {
-        name: [cell for cell in cells if getattr(cell, kind) in labels]
-        for name, cells in cells_of.items()
-    }
+        if label not in known_labels:
+            studies = ", ".join(cells_of)
+            raise unknown(f"{kind} of {studies}", label, known_labels)
+    chosen = {}
+    for name, cells in cells_of.items():
+        chosen[name] = [cell for cell in cells if getattr(cell, kind) in labels]
+    return chosen

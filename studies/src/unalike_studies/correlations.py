@@ -6,18 +6,26 @@ from collections.abc import Sequence
 from scipy.stats import pearsonr, spearmanr
 
 Pairs = Sequence[tuple[float, float]]
-LEAST, LEAST_FOR_INTERVAL = 3, 4
-"""Numbers of pairs below which no correlation, and no interval of one, is known."""
+LEAST_PAIRS = 3
+"""The number of pairs below which no correlation is known."""
+LEAST_PAIRS_FOR_INTERVAL = 4
+"""The number of pairs below which no interval of a correlation is known."""
 
 
 def pearson(pairs: Pairs) -> float:
     """Pearson's r."""
-    return float(pearsonr(*zip(*pairs)).statistic) if _vary(pairs, LEAST) else math.nan
+    if not _vary(pairs, LEAST_PAIRS):
+        return math.nan
+    x, y = zip(*pairs)
+    return float(pearsonr(x, y).statistic)
 
 
 def rank_correlation(pairs: Pairs) -> float:
     """Spearman's rho."""
-    return float(spearmanr(*zip(*pairs)).statistic) if _vary(pairs, LEAST) else math.nan
+    if not _vary(pairs, LEAST_PAIRS):
+        return math.nan
+    x, y = zip(*pairs)
+    return float(spearmanr(x, y).statistic)
 
 
 def pearson_with_interval(pairs: Pairs) -> tuple[float, float, float]:
@@ -25,15 +33,20 @@ def pearson_with_interval(pairs: Pairs) -> tuple[float, float, float]:
 
     The interval takes the pairs for a sample of a normal distribution.
     """
-    if not _vary(pairs, LEAST_FOR_INTERVAL):
-        return (math.nan,) * 3
-    found = pearsonr(*zip(*pairs))
-    if abs(found.statistic) >= 1:
-        return (float(found.statistic),) * 3
-    low, high = found.confidence_interval()
-    return float(found.statistic), float(low), float(high)
+    if not _vary(pairs, LEAST_PAIRS_FOR_INTERVAL):
+        return math.nan, math.nan, math.nan
+    x, y = zip(*pairs)
+    correlation = pearsonr(x, y)
+    r = float(correlation.statistic)
+    # artanh is infinite there.
+    if abs(r) >= 1:
+        return r, r, r
+    low, high = correlation.confidence_interval()
+    return r, float(low), float(high)
 
 
 def _vary(pairs: Pairs, least: int) -> bool:
-    """Whether there are as many pairs, and neither of the two numbers is constant."""
-    return len(pairs) >= least and all(len(set(numbers)) > 1 for numbers in zip(*pairs))
+    """Whether there are at least so many pairs, and neither of the two numbers is constant."""
+    if len(pairs) < least:
+        return False
+    return all(len(set(numbers)) > 1 for numbers in zip(*pairs))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 PUBLISHED_SPLIT = 43
 """The seed of the benchmark's only division into training and test rows."""
-TRAINING = 0.66
+TRAINING_SHARE = 0.66
 """The training share of each hospital's rows."""
-NUMBERS = ("age", "sex", "trestbps", "chol", "fbs", "thalch", "exang", "oldpeak")
+NUMBER_COLUMNS = ("age", "sex", "trestbps", "chol", "fbs", "thalch", "exang", "oldpeak")
 CATEGORIES = {
     "cp": ("atypical angina", "non-anginal", "asymptomatic"),
     "restecg": ("st-t abnormality", "lv hypertrophy"),
@@ -41,21 +41,29 @@ def flamby_heart(
         pooled: standardize with mean and deviation of the training rows of all hospitals, instead of a hospital's own.
         hospital: leave out the rows of the others.
     """
-    x, y, names = _rows()
-    test = np.zeros(len(y), bool)
-    for name in np.unique(names):
-        test[_tested(np.flatnonzero(names == name), y, split)] = True
+    x, y, hospitals = _rows()
+
+    # Every hospital is divided by itself.
+    is_test = np.zeros(len(y), bool)
+    for name in np.unique(hospitals):
+        rows_of_hospital = np.flatnonzero(hospitals == name)
+        is_test[_test_rows(rows_of_hospital, y, split)] = True
+
+    # Test rows are standardized as well, but never counted in a mean or a deviation.
     scaled = np.empty_like(x)
-    for name in np.unique(names):
-        mine = names == name
-        reference = x[~test] if pooled else x[mine & ~test]
-        scaled[mine] = (x[mine] - reference.mean(0)) / (reference.std(0, ddof=1) + 1e-9)
-    kept = np.flatnonzero(np.isin(names, [hospital]) if hospital else np.ones(len(y), bool))
-    order = kept[np.argsort(test[kept], kind="stable")]
-    groups = {"hospital": names[order]}
-    return Dataset.divided(
-        "flamby_heart", scaled[order], y[order], int((~test[kept]).sum()), groups=groups
-    )
+    for name in np.unique(hospitals):
+        of_hospital = hospitals == name
+        reference = x[~is_test] if pooled else x[of_hospital & ~is_test]
+        deviation = reference.std(0, ddof=1) + 1e-9
+        scaled[of_hospital] = (x[of_hospital] - reference.mean(0)) / deviation
+
+    # Training rows come first, each part in the order of the file. One hospital alone has the
+    # division that it has among all.
+    rows = np.flatnonzero(hospitals == hospital) if hospital else np.arange(len(y))
+    order = rows[np.argsort(is_test[rows], kind="stable")]
+    training_rows = int((~is_test[rows]).sum())
+    groups = {"hospital": hospitals[order]}
+    return Dataset.divided("flamby_heart", scaled[order], y[order], training_rows, groups=groups)
 
 
 @cache
@@ -63,11 +71,14 @@ def _rows() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The features [740, 13] before standardization, the labels [740], and the hospitals [740]."""
     import pandas as pd
 
-    table = pd.read_csv(HEART_DISEASE).drop(columns=["id", "slope", "ca", "thal"]).dropna()
-    x = np.stack([_number(table[name]) for name in NUMBERS], 1)
+    table = pd.read_csv(HEART_DISEASE)
+    table = table.drop(columns=["id", "slope", "ca", "thal"]).dropna()
+    numbers = [_number(table[name]) for name in NUMBER_COLUMNS]
     dummies = [table[name] == value for name, values in CATEGORIES.items() for value in values]
-    x = np.concatenate([x, np.stack(dummies, 1)], 1).astype(np.float32)
-    return x, table["num"].to_numpy() > 0, table["dataset"].to_numpy(str)
+    x = np.concatenate([np.stack(numbers, 1), np.stack(dummies, 1)], 1).astype(np.float32)
+    has_disease = table["num"].to_numpy() > 0
+    hospitals = table["dataset"].to_numpy(str)
+    return x, has_disease, hospitals
 
 
 def _number(column: pd.Series) -> np.ndarray:
@@ -77,11 +88,17 @@ def _number(column: pd.Series) -> np.ndarray:
     return column.to_numpy(np.float64)
 
 
-def _tested(rows: np.ndarray, y: np.ndarray, split: int) -> np.ndarray:
+def _test_rows(rows: np.ndarray, y: np.ndarray, split: int) -> np.ndarray:
     """The test rows of a hospital; stratified by label where each label has more than two rows."""
     from sklearn.model_selection import train_test_split
 
     counts = np.unique(y[rows], return_counts=True)[1]
-    labels = y[rows] if len(counts) > 1 and (counts > 2).all() else None
-    sizes = {"train_size": TRAINING, "test_size": 1 - TRAINING}
-    return np.asarray(train_test_split(rows, random_state=split, stratify=labels, **sizes)[1])
+    can_stratify = len(counts) > 1 and (counts > 2).all()
+    _, test_rows = train_test_split(
+        rows,
+        train_size=TRAINING_SHARE,
+        test_size=1 - TRAINING_SHARE,
+        random_state=split,
+        stratify=y[rows] if can_stratify else None,
+    )
+    return np.asarray(test_rows)

@@ -12,29 +12,27 @@ from unalike_studies.result_files import estimates, read
 from unalike_studies.results import Results
 from unalike_studies.study import Scale, Study
 
-RUNS = ("paper", "small")
+VERDICT_SCALES = ("paper", "small")
 """Scales that give verdicts, the more faithful one first."""
-HEAD = (
-    *(
-        "claim",
-        "published",
-        "ours",
-        "95 % interval",
-        "published inside",
-        "expected",
-        "seeds",
-        "scale",
-        "verdict",
-    ),
+CLAIM_COLUMNS = (
+    "claim",
+    "published",
+    "ours",
+    "95 % interval",
+    "published inside",
+    "expected",
+    "seeds",
+    "scale",
+    "verdict",
     "remarks",
 )
-MADE = "<!-- Made by `unalike study ledger` from studies/results; do not edit. -->"
-OVERVIEW, CLAIMS, QUESTIONS = (
-    "reproduction.md",
-    "reproduction_claims.md",
-    "reproduction_questions.md",
-)
-"""The pages: verdicts by paper and what they rest on, the papers' claims, and questions of ours."""
+DO_NOT_EDIT = "<!-- Made by `unalike study ledger` from studies/results; do not edit. -->"
+OVERVIEW = "reproduction.md"
+"""The page with the verdicts by paper and what they rest on."""
+CLAIMS = "reproduction_claims.md"
+"""The page with the papers' claims."""
+QUESTIONS = "reproduction_questions.md"
+"""The page with questions of ours."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def results_of(study: Study, folder: Path) -> dict[str, Results]:
     """Scale -> the study's stored results."""
     return {
         name: read(folder / study.name / name, study.scale(name).cells)
-        for name in RUNS
+        for name in VERDICT_SCALES
         if name in study.scales
     }
 
@@ -65,90 +63,103 @@ def _entry(study: Study, claim: Claim, results: Mapping[str, Results]) -> Entry:
     findings = {
         name: claim.finding(stored, study.scale(name).unlike) for name, stored in results.items()
     }
-    scale = max(
-        findings, key=lambda name: (findings[name].verdict != NOT_RUN, findings[name].seeds)
-    )
-    return Entry(study, claim, scale if findings[scale].seeds else "", findings[scale])
+
+    def faithfulness(name: str) -> tuple[bool, int]:
+        return findings[name].verdict != NOT_RUN, findings[name].seeds
+
+    # Of equals, `max` takes the first, which is the more faithful scale.
+    scale = max(findings, key=faithfulness)
+    finding = findings[scale]
+    return Entry(study, claim, scale if finding.seeds else "", finding)
 
 
 def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
     """File name -> the Markdown page of the ledger."""
     studies = list(studies)
     stored = {study.name: results_of(study, folder) for study in studies}
-    found = {study.name: entries(study, stored[study.name]) for study in studies}
+    entries_of = {study.name: entries(study, stored[study.name]) for study in studies}
 
-    def listed(title: str, text: str, wanted: Callable[[Claim], bool]) -> str:
-        lines = [f"# {title}", "", MADE, "", text, ""]
+    def claims_page(title: str, text: str, is_listed: Callable[[Claim], bool]) -> str:
+        lines = [f"# {title}", "", DO_NOT_EDIT, "", text, ""]
         for study in studies:
-            if rows := [entry for entry in found[study.name] if wanted(entry.claim)]:
-                lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
-                lines += [study.notes, ""] if study.notes else []
-                lines += [
-                    markdown(claims_rows(rows)),
-                    "",
-                    *_spent(study, stored[study.name], folder),
-                ]
+            rows = [entry for entry in entries_of[study.name] if is_listed(entry.claim)]
+            if not rows:
+                continue
+            lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
+            if study.notes:
+                lines += [study.notes, ""]
+            lines += [markdown(claims_rows(rows)), ""]
+            lines += _costs(study, stored[study.name], folder)
         return _text(lines)
 
+    all_entries = [entry for of_study in entries_of.values() for entry in of_study]
+    explanation = f"[The ledger]({OVERVIEW}) explains the columns and the verdicts."
     return {
-        OVERVIEW: _overview(studies, stored, [entry for rows in found.values() for entry in rows]),
-        CLAIMS: listed(
+        OVERVIEW: _overview(studies, stored, all_entries),
+        CLAIMS: claims_page(
             "Claims of the papers",
-            f"Every claim of a paper with its verdict. [The ledger]({OVERVIEW}) explains the columns and the verdicts.",
+            f"Every claim of a paper with its verdict. {explanation}",
             lambda claim: claim.is_papers,
         ),
-        QUESTIONS: listed(
+        QUESTIONS: claims_page(
             "Questions of ours",
-            "What no paper of the study states: questions of ours, equalities that follow from the equations, and statements of "
-            f"others who repeated a paper; the remark says which. [The ledger]({OVERVIEW}) explains the columns and the verdicts.",
+            "What no paper of the study states: questions of ours, equalities that follow from "
+            "the equations, and statements of others who repeated a paper; the remark says "
+            f"which. {explanation}",
             lambda claim: not claim.is_papers,
         ),
     }
 
 
 def _overview(
-    studies: Sequence[Study], stored: Mapping[str, Mapping[str, Results]], found: Sequence[Entry]
+    studies: Sequence[Study],
+    stored: Mapping[str, Mapping[str, Results]],
+    all_entries: Sequence[Entry],
 ) -> str:
     """The first page: counts of verdicts by source, and the settings that the verdicts on each paper rest on."""
+    verdict_counts = markdown([["claims of", *VERDICTS], *_counts(all_entries)])
     lines = [
         "# Reproduction ledger",
         "",
-        MADE,
+        DO_NOT_EDIT,
         "",
-        f"The claims of the papers are [one page]({CLAIMS}), questions of ours are [another]({QUESTIONS}). A row gives the "
-        "published number, ours at the scale that was run, the 95 % t interval over seeds, whether the published number lies "
-        "inside this interval, the values that the claim expects (with the margin), and the verdict that "
+        f"The claims of the papers are [one page]({CLAIMS}), questions of ours are "
+        f"[another]({QUESTIONS}). A row gives the published number, ours at the scale that was "
+        "run, the 95 % t interval over seeds, whether the published number lies inside this "
+        "interval, the values that the claim expects (with the margin), and the verdict that "
         "[the rule](studies.md#verdicts) gives. A verdict needs at least three seeds.",
         "",
-        "`contradicted` and `not reproduced here` both mean that the interval lies on the other side of what the claim says. "
-        "The first is said where the cells have the paper's setting in everything that was shown to change results: the claim "
-        "is wrong there. The second is said elsewhere: the statement did not hold in our setting, and may hold in the paper's. "
-        "`no effect` means that the seeds show no difference; the column *published inside* says whether they exclude the "
-        "published one.",
+        "`contradicted` and `not reproduced here` both mean that the interval lies on the other "
+        "side of what the claim says. The first is said where the cells have the paper's setting "
+        "in everything that was shown to change results: the claim is wrong there. The second is "
+        "said elsewhere: the statement did not hold in our setting, and may hold in the paper's. "
+        "`no effect` means that the seeds show no difference; the column *published inside* says "
+        "whether they exclude the published one.",
         "",
-        markdown([["claims of", *VERDICTS], *_counts(found)]),
+        verdict_counts,
         "",
         "## What the verdicts rest on",
         "",
-        "The data, models and rounds of the cells behind the verdicts on each paper, and their differences from the paper that "
-        "were shown to change results.",
+        "The data, models and rounds of the cells behind the verdicts on each paper, and their "
+        "differences from the paper that were shown to change results.",
         "",
     ]
+
+    # Only scales behind a verdict on a claim of the paper itself are listed.
+    scales_with_verdicts = {
+        (entry.study.name, entry.scale) for entry in all_entries if entry.claim.is_papers
+    }
     papers = dict.fromkeys(study.paper for study in studies)
     for paper in papers:
-        rows = [
-            [
-                f"[{s.name}]({CLAIMS}#{s.name})",
-                name,
-                *_setting(results),
-                s.scale(name).unlike or "-",
-            ]
-            for s in studies
-            if s.paper == paper
-            for name, results in stored[s.name].items()
-            if len(results)
-            and any(e.study is s and e.scale == name and e.claim.is_papers for e in found)
-        ]
+        rows = []
+        for study in studies:
+            if study.paper != paper:
+                continue
+            for scale_name, results in stored[study.name].items():
+                if len(results) and (study.name, scale_name) in scales_with_verdicts:
+                    link = f"[{study.name}]({CLAIMS}#{study.name})"
+                    unlike = study.scale(scale_name).unlike or "-"
+                    rows.append([link, scale_name, *_setting(results), unlike])
         if rows:
             head = ["study", "scale", "data", "model", "rounds", "seeds", "unlike the paper"]
             lines += [f"### {paper}", "", markdown([head, *rows]), ""]
@@ -159,43 +170,52 @@ def _setting(results: Results) -> list[str]:
     """Data, models, rounds and seeds of stored cells, each value once."""
 
     def values(name: str) -> str:
-        return ", ".join(dict.fromkeys(str(cell.options.get(name, "-")) for cell in results.cells))
+        texts = [str(cell.options.get(name, "-")) for cell in results.cells]
+        return ", ".join(dict.fromkeys(texts))
 
     seeds = {cell.seed for cell in results.cells}
     return [values("data"), values("model"), values("rounds"), str(len(seeds))]
 
 
 def claims_rows(entries: Iterable[Entry]) -> list[list[str]]:
-    """The table of claims: the heading `HEAD`, and a row for each."""
-    return [list(HEAD), *map(_row, entries)]
+    """The table of claims: the heading `CLAIM_COLUMNS`, and a row for each."""
+    rows = [_row(entry) for entry in entries]
+    return [list(CLAIM_COLUMNS), *rows]
 
 
-def _counts(found: Sequence[Entry]) -> list[list[str]]:
+def _counts(all_entries: Sequence[Entry]) -> list[list[str]]:
     """The number of claims with each verdict: of each paper, of each other source, and in all."""
-    verdicts: dict[str, list[str]] = {entry.study.paper: [] for entry in found}
-    for entry in found:
-        verdicts.setdefault(entry.claim.source or entry.study.paper, []).append(
-            entry.finding.verdict
-        )
+    # Papers come first, in the order of their studies; other sources follow.
+    verdicts: dict[str, list[str]] = {entry.study.paper: [] for entry in all_entries}
+    for entry in all_entries:
+        source = entry.claim.source or entry.study.paper
+        verdicts.setdefault(source, []).append(entry.finding.verdict)
     verdicts["all"] = [verdict for of_source in verdicts.values() for verdict in of_source]
-    return [
-        [source, *(str(of_source.count(v)) for v in VERDICTS)]
-        for source, of_source in verdicts.items()
-        if of_source
-    ]
+
+    rows = []
+    for source, of_source in verdicts.items():
+        if of_source:
+            counts = [str(of_source.count(verdict)) for verdict in VERDICTS]
+            rows.append([source, *counts])
+    return rows
 
 
 def _row(entry: Entry) -> list[str]:
     claim, finding = entry.claim, entry.finding
-    has_value = finding.seeds > 0
+    ours = seeds = interval = "-"
+    if finding.seeds > 0:
+        ours = _shown(finding, claim.unit)
+        seeds = str(finding.seeds)
+    if math.isfinite(finding.low):
+        interval = f"{_number(finding.low)} to {_number(finding.high)}"
     return [
         claim.text,
         _published(claim),
-        _shown(finding, claim.unit) if has_value else "-",
-        f"{_number(finding.low)} to {_number(finding.high)}" if math.isfinite(finding.low) else "-",
+        ours,
+        interval,
         claim.contains_published(finding),
         str(claim.expects),
-        str(finding.seeds) if has_value else "-",
+        seeds,
         entry.scale or "-",
         finding.verdict,
         claim.remarks or "-",
@@ -204,27 +224,29 @@ def _row(entry: Entry) -> list[str]:
 
 def _published(claim: Claim) -> str:
     """The published number with its source; a statement of a paper may have none."""
-    return (
-        ("no number" if claim.is_papers else "-")
-        if claim.published is None
-        else str(claim.published)
-    )
+    if claim.published is not None:
+        return str(claim.published)
+    return "no number" if claim.is_papers else "-"
 
 
-def _spent(study: Study, stored: Mapping[str, Results], folder: Path) -> list[str]:
+def _costs(study: Study, stored: Mapping[str, Results], folder: Path) -> list[str]:
     """One line per scale with results: the number of cells, the seconds that they took, and what was reduced."""
     lines = []
     for name, results in stored.items():
-        if len(results):
-            scale = study.scale(name)
-            reduced = f" Reduced: {scale.reduced}." if scale.reduced else ""
-            unlike = f" Shown to change results: {scale.unlike}." if scale.unlike else ""
-            estimated = estimates(folder / study.name / name)
-            lines += [f"Scale {name}: {spent(scale, results, estimated)}{reduced}{unlike}", ""]
+        if not len(results):
+            continue
+        scale = study.scale(name)
+        estimated = estimates(folder / study.name / name)
+        line = f"Scale {name}: {cost_of(scale, results, estimated)}"
+        if scale.reduced:
+            line += f" Reduced: {scale.reduced}."
+        if scale.unlike:
+            line += f" Shown to change results: {scale.unlike}."
+        lines += [line, ""]
     return lines
 
 
-def spent(scale: Scale, results: Results, estimated: Mapping[str, float]) -> str:
+def cost_of(scale: Scale, results: Results, estimated: Mapping[str, float]) -> str:
     """The seconds that the stored cells took, and those that were estimated for them, as far as there are estimates."""
     expected = [estimated[cell.kind] for cell in results.cells if cell.kind in estimated]
     line = f"{len(results)} of {len(scale.cells)} cells took {results.seconds:,.0f} seconds"
@@ -236,7 +258,9 @@ def spent(scale: Scale, results: Results, estimated: Mapping[str, float]) -> str
 
 def _shown(finding: Finding, unit: str) -> str:
     """The mean of a finding with its unit."""
-    return "a method diverges" if math.isinf(finding.mean) else f"{_number(finding.mean)} {unit}"
+    if math.isinf(finding.mean):
+        return "a method diverges"
+    return f"{_number(finding.mean)} {unit}"
 
 
 def _number(value: float) -> str:
@@ -245,7 +269,8 @@ def _number(value: float) -> str:
         return "-"
     if abs(value) < 0.001:
         return f"{round(value, 12) + 0.0:.3g}"
-    return f"{value:.{2 if abs(value) >= 1 else 4}f}"
+    digits = 2 if abs(value) >= 1 else 4
+    return f"{value:.{digits}f}"
 
 
 def _text(lines: Iterable[str]) -> str:

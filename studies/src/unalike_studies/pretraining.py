@@ -1,7 +1,6 @@
 """A pretrained start: the model of a cell, trained on samples that its clients do not get."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +13,7 @@ from unalike.runtime.round_loop import execute
 from unalike.runtime.setup.run_config import configure_run
 
 
-def pretrained(
+def pretrain(
     data: Dataset,
     model: str,
     work: Work,
@@ -39,23 +38,42 @@ def pretrained(
         The data set without these samples, and the trained model.
     """
     count = len(data.train[1])
-    rows = torch.from_numpy(generator(seed, "pretrain").permutation(count))
+    shuffled = torch.from_numpy(generator(seed, "pretrain").permutation(count))
     cut = round(share * count)
-    x, y = (t[rows[:cut]] for t in data.train)
-    pooled = partition(Dataset(data.name, (x, y), None, data.classes), "iid", 1, seed, merge=False)
-    options: dict[str, Any] = {
-        "rounds": epochs,
-        "evaluate_every": epochs,
-        "executor": "loop",
-        "transform": transform,
-    }
-    run = execute(
-        configure_run(
-            "fedavg", pooled, model=model, seed=seed, work=replace(work, schedule=1.0), **options
-        )
+
+    # One client with all of the drawn samples, whose round is one epoch: ordinary training.
+    inputs, labels = data.train
+    drawn_rows = shuffled[:cut]
+    drawn = Dataset(
+        data.name, (inputs[drawn_rows], labels[drawn_rows]), test=None, classes=data.classes
     )
-    rest_rows = torch.cat([rows[cut:].sort().values, torch.arange(count, len(data.merged()[1]))])
-    x, y = (t[rest_rows] for t in data.merged())
+    pooled = partition(drawn, "iid", 1, seed, merge=False)
+    run_config = configure_run(
+        "fedavg",
+        pooled,
+        model=model,
+        seed=seed,
+        work=replace(work, schedule=1.0),
+        rounds=epochs,
+        evaluate_every=epochs,
+        executor="loop",
+        transform=transform,
+    )
+    run = execute(run_config)
+
+    # The clients get the other training samples in their old order; the test samples stay whole.
+    inputs, labels = data.merged()
+    rest_of_training = shuffled[cut:].sort().values
+    test_rows = torch.arange(count, len(labels))
+    rest_rows = torch.cat([rest_of_training, test_rows])
     groups = {column: values[rest_rows.numpy()] for column, values in data.groups.items()}
-    rest = Dataset.divided(data.name, x, y, count - cut, data.classes, groups, data.encoding)
+    rest = Dataset.divided(
+        data.name,
+        inputs[rest_rows],
+        labels[rest_rows],
+        count - cut,
+        data.classes,
+        groups,
+        data.encoding,
+    )
     return rest, run.module()

@@ -35,21 +35,20 @@ class Printed:
         return f"{self.value:g} ({self.source})"
 
     def __sub__(self, other: Printed) -> Printed:
-        (first, place), (second, other_place) = (
-            number.source.rsplit(", ", 1) for number in (self, other)
-        )
-        where = (
-            place if place == other_place else f"{place} and {other_place.removeprefix('table ')}"
-        )
-        return Printed(round(self.value - other.value, 6), f"{first} - {second}, {where}")
+        first, place = self.source.rsplit(", ", 1)
+        second, other_place = other.source.rsplit(", ", 1)
+        places = place
+        if other_place != place:
+            other_table = other_place.removeprefix("table ")
+            places = f"{place} and {other_table}"
+        return Printed(round(self.value - other.value, 6), f"{first} - {second}, {places}")
 
     @staticmethod
     def mean(*numbers: Printed) -> Printed:
         """The mean of several numbers."""
         place = numbers[0].source.rsplit(", ", 1)[1]
-        return Printed(
-            round(fmean(n.value for n in numbers), 6), f"mean of {len(numbers)} numbers, {place}"
-        )
+        value = round(fmean(number.value for number in numbers), 6)
+        return Printed(value, f"mean of {len(numbers)} numbers, {place}")
 
 
 def printed(
@@ -74,38 +73,47 @@ def printed(
         UnalikeError: no record, or more than one, has these entries, or its label is illegible in the copy of the paper.
     """
     wanted = {"method": method, "quantity": quantity}
-    wanted |= {} if dataset is None else {"dataset": dataset}
-    found = [
-        record
-        for record in _of_table(paper, table)
-        if all(record[name] == value for name, value in wanted.items())
-        and all(record["setting"].get(name) == value for name, value in setting.items())
-        and record.get("legible", True)
-    ]
-    if len(found) != 1:
-        raise UnalikeError(
-            f"{len(found)} printed numbers have {wanted | setting} in table {table} of {paper}; expected one"
+    if dataset is not None:
+        wanted["dataset"] = dataset
+
+    def fits(record: Record) -> bool:
+        in_setting = record["setting"]
+        return (
+            all(record[name] == value for name, value in wanted.items())
+            and all(in_setting.get(name) == value for name, value in setting.items())
+            and record.get("legible", True)
         )
-    return _number(found[0])
+
+    fitting = [record for record in _of_table(paper, table) if fits(record)]
+    if len(fitting) != 1:
+        raise UnalikeError(
+            f"{len(fitting)} printed numbers have {wanted | setting} in table {table} of {paper}; "
+            "expected one"
+        )
+    return _number(fitting[0])
 
 
 def _number(record: Record) -> Printed:
     scale = 100 if record["unit"] == "fraction" else 1
-    value, table = round(scale * record["value"], 6), record["table"]
-    deviation = "" if record["sd"] is None else f" ± {scale * record['sd']:g}"
-    return Printed(
-        value, f"{value:g}{deviation}, {f'table {table}' if table[0].isdigit() else table}"
-    )
+    value = round(scale * record["value"], 6)
+    text = f"{value:g}"
+    if record["sd"] is not None:
+        deviation = scale * record["sd"]
+        text += f" ± {deviation:g}"
+    place = record["table"]
+    if place[0].isdigit():
+        place = f"table {place}"
+    return Printed(value, f"{text}, {place}")
 
 
 @cache
 def _of_table(paper: str, table: str) -> list[Record]:
-    return [record for record in records() if (record["paper"], record["table"]) == (paper, table)]
+    of_paper = [record for record in records() if record["paper"] == paper]
+    return [record for record in of_paper if record["table"] == table]
 
 
 @cache
 def records() -> list[Record]:
     """All printed numbers."""
-    return json.loads(
-        gzip.decompress(files(__package__).joinpath("published.json.gz").read_bytes())
-    )
+    data = files(__package__).joinpath("published.json.gz").read_bytes()
+    return json.loads(gzip.decompress(data))

@@ -40,46 +40,57 @@ def keep(table: pd.DataFrame, evaluated: Sequence[int]) -> Recorded:
         The rounds, one series for every number, and in `thinned` what was averaged or left out.
     """
     table = table[table["round"].isin(list(evaluated))].astype({"value": "float64"})
+
+    # The steps go from what readers miss least to what they miss most.
+    steps = (_over_pairs, _fewer_rounds(LEAST_ROUNDS), _over_clients, _fewer_rounds(1))
     thinned = []
-    for thin in (_over_pairs, _fewer_rounds(LEAST_ROUNDS), _over_clients, _fewer_rounds(1)):
+    for thin in steps:
         if len(table) > MOST_NUMBERS:
-            table, done = thin(table)
-            thinned += [done] if done else []
+            table, what_was_done = thin(table)
+            if what_was_done:
+                thinned.append(what_was_done)
+
+    # Columns with their default value say nothing, so that a series goes without them.
     rounds = sorted({int(number) for number in table["round"]})
     series: list[dict[str, Any]] = []
     for key, rows in table.groupby(list(SERIES), sort=False):
-        values = rows.groupby("round")["value"].mean().to_dict()
         labels = {name: value for name, value in zip(SERIES, key) if value != COLUMNS[name]}
-        series.append({**labels, "values": [values.get(number, math.nan) for number in rounds]})
+        by_number = rows.groupby("round")["value"].mean().to_dict()
+        values = [by_number.get(number, math.nan) for number in rounds]
+        series.append({**labels, "values": values})
     return {"rounds": rounds, "series": series, "thinned": "; ".join(thinned)}
 
 
 def by_round(recorded: Recorded, quantity: str, by: str = "layer") -> dict[str, dict[int, float]]:
     """The values of a quantity for each entry of the column `by`: entry -> round -> mean over what else differs."""
+    # Several series may fall into one entry, such as those of the layers for `by="client"`.
     entries: dict[str, dict[int, list[float]]] = {}
     for series in recorded.get("series", []):
-        if series["quantity"] == quantity:
-            entry = series.get(by, COLUMNS[by])
-            values_at = entries.setdefault("mean" if entry == MEAN else str(entry), {})
-            for number, value in zip(recorded["rounds"], series["values"]):
-                if value is not None:
-                    values_at.setdefault(number, []).append(value)
-    return {
-        entry: {n: sum(v) / len(v) for n, v in sorted(values_at.items())}
-        for entry, values_at in entries.items()
-    }
+        if series["quantity"] != quantity:
+            continue
+        label = series.get(by, COLUMNS[by])
+        entry = "mean" if label == MEAN else str(label)
+        values_at = entries.setdefault(entry, {})
+        for number, value in zip(recorded["rounds"], series["values"]):
+            if value is not None:
+                values_at.setdefault(number, []).append(value)
+
+    means: dict[str, dict[int, float]] = {}
+    for entry, values_at in entries.items():
+        means[entry] = {}
+        for number in sorted(values_at):
+            values = values_at[number]
+            means[entry][number] = sum(values) / len(values)
+    return means
 
 
 def _mean(table: pd.DataFrame, where: pd.Series, over: Mapping[str, Any]) -> pd.DataFrame:
     """The table in which the rows `where` are averaged over the columns `over`, which get the values given there."""
     import pandas as pd
 
-    averaged = (
-        table[where]
-        .assign(**over)
-        .groupby([*SERIES, "round"], sort=False, as_index=False)["value"]
-        .mean()
-    )
+    alike = table[where].assign(**over)
+    groups = alike.groupby([*SERIES, "round"], sort=False, as_index=False)
+    averaged = groups["value"].mean()
     return pd.concat([table[~where], averaged])
 
 
@@ -87,13 +98,13 @@ def _over_pairs(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     pairs = table["other"] >= 0
     if not pairs.any():
         return table, ""
-    return _mean(
-        table, pairs, {"client": MEAN, "other": COLUMNS["other"]}
-    ), "means over pairs of clients"
+    averaged = _mean(table, pairs, {"client": MEAN, "other": COLUMNS["other"]})
+    return averaged, "means over pairs of clients"
 
 
 def _over_clients(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    return _mean(table, table["client"] >= 0, {"client": MEAN}), "means over clients"
+    averaged = _mean(table, table["client"] >= 0, {"client": MEAN})
+    return averaged, "means over clients"
 
 
 def _fewer_rounds(least: int) -> Callable[[pd.DataFrame], tuple[pd.DataFrame, str]]:
@@ -103,9 +114,9 @@ def _fewer_rounds(least: int) -> Callable[[pd.DataFrame], tuple[pd.DataFrame, st
         rounds = sorted(set(table["round"]))
         count = max(least, MOST_NUMBERS * len(rounds) // len(table), 1)
         step = -(-len(rounds) // count)
+        # Counted from the end, so that the last round is among them.
         rest = rounds[::-step]
-        return table[
-            table["round"].isin(rest)
-        ], f"one of {step} evaluated rounds" if step > 1 else ""
+        what_was_done = f"one of {step} evaluated rounds" if step > 1 else ""
+        return table[table["round"].isin(rest)], what_was_done
 
     return thin

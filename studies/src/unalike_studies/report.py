@@ -14,10 +14,10 @@ from unalike.reporting.panels import Panel, View
 from unalike.reporting.table import Table, TableCell
 from unalike_studies.layouts.looks import styled, write
 from unalike_studies.layouts.tables import markdown
-from unalike_studies.ledger import Entry, claims_rows, spent
+from unalike_studies.ledger import Entry, claims_rows, cost_of
 from unalike_studies.result_files import estimates, read
 from unalike_studies.results import Results
-from unalike_studies.study import Drawn, Study
+from unalike_studies.study import DrawnLayout, Study
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,10 @@ class Part:
     def table(self) -> Table:
         """The table for a page."""
         head, *body = self.rows
-        return Table(self.title, head, [[_cell(text) for text in row] for row in body])
+        cells = []
+        for row in body:
+            cells.append([_cell(text) for text in row])
+        return Table(self.title, head, cells)
 
 
 def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path]]:
@@ -47,22 +50,24 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
     results = read(folder, study.scale(scale).cells)
     if not len(results):
         raise UnalikeError(
-            f"{folder} holds no result of {study.name}; run `unalike study run {study.name} --scale {scale}`"
+            f"{folder} holds no result of {study.name}; "
+            f"run `unalike study run {study.name} --scale {scale}`"
         )
-    about, parts = _about(study, scale, results), _parts(study, scale, results)
-    cost = spent(study.scale(scale), results, estimates(folder))
+    about = _about(study, scale, results)
+    parts = _parts(study, scale, results)
+    cost = cost_of(study.scale(scale), results, estimates(folder))
+
+    heading = f"# {study.name}, scale {scale}"
     tables = [f"## {part.title}\n\n{markdown(part.rows)}" for part in parts]
-    text = (
-        "\n\n".join([f"# {study.name}, scale {scale}", f"{study.title}.", *about, *tables, cost])
-        + "\n"
-    )
+    paragraphs = [heading, f"{study.title}.", *about, *tables, cost]
+    text = "\n\n".join(paragraphs) + "\n"
     write_bytes(folder / "report.md", text.encode())
-    kind = f"Study {study.name}, scale {scale}"
+
     page = fill(
         "study.html.j2",
         title=study.title,
         warnings=[],
-        kind=kind,
+        kind=f"Study {study.name}, scale {scale}",
         about=about,
         parts=parts,
         spent=cost,
@@ -70,43 +75,42 @@ def write_report(study: Study, scale: str, folder: Path) -> tuple[str, list[Path
     files = [write_text(page, folder / "report.html")]
     for part in parts:
         if part.panel is not None:
-            files += write(part.panel.views[0].figure, part.panel.key, folder / "figures")
+            figure = part.panel.views[0].figure
+            files += write(figure, part.panel.key, folder / "figures")
     return text, files
 
 
 def _about(study: Study, scale: str, results: Results) -> list[str]:
     """The paragraphs before the tables."""
+    paragraphs = [f"{study.paper}."]
+    if study.notes:
+        paragraphs.append(study.notes)
     reduced = study.scale(scale).reduced
-    kept = sorted(
-        {cell.recorded["thinned"] for cell in results.cells if cell.recorded.get("thinned")}
-    )
-    recorded = f"Of recorded numbers the results keep {', or '.join(kept)}." if kept else ""
-    return list(
-        filter(None, [f"{study.paper}.", study.notes, reduced and f"Reduced: {reduced}.", recorded])
-    )
+    if reduced:
+        paragraphs.append(f"Reduced: {reduced}.")
+    thinnings = {cell.recorded.get("thinned") for cell in results.cells}
+    what_is_kept = sorted(thinned for thinned in thinnings if thinned)
+    if what_is_kept:
+        paragraphs.append(f"Of recorded numbers the results keep {', or '.join(what_is_kept)}.")
+    return paragraphs
 
 
 def _parts(study: Study, scale: str, results: Results) -> list[Part]:
     """The sections: one for each layout, the warnings of the cells, and the claims."""
-    shown, parts = results.instead(study.instead), list[Part]()
+    # Layouts may show other columns than the stored ones; claims name the columns they mean.
+    shown = results.instead(study.instead)
+    parts = []
     for layout in study.layouts:
-        panel = None
-        if isinstance(layout, Drawn):
-            figure, alt = (
-                styled(layout.figure(shown)),
-                f"{layout.title}; the table has its numbers.",
-            )
-            view = View(layout.title, figure, alt, narrow=replace(figure, in_a_row=1))
-            panel = Panel(layout.name, layout.title, [view], [])
+        panel = _panel(layout, shown) if isinstance(layout, DrawnLayout) else None
         parts.append(Part(layout.title, layout.table(shown), panel))
-    warned = Counter(note for cell in results.cells for note in cell.notes)
-    if warned:
-        parts.append(
-            Part(
-                "Warnings",
-                [["cells", "warning"], *([f"{n} of {len(results)}", t] for t, n in warned.items())],
-            )
-        )
+
+    counts_by_warning = Counter(note for cell in results.cells for note in cell.notes)
+    if counts_by_warning:
+        rows = [["cells", "warning"]]
+        for warning, count in counts_by_warning.items():
+            rows.append([f"{count} of {len(results)}", warning])
+        parts.append(Part("Warnings", rows))
+
     if study.claims:
         unlike = study.scale(scale).unlike
         entries = [
@@ -114,6 +118,14 @@ def _parts(study: Study, scale: str, results: Results) -> list[Part]:
         ]
         parts.append(Part("Claims", claims_rows(entries)))
     return parts
+
+
+def _panel(layout: DrawnLayout, results: Results) -> Panel:
+    """The figure of a layout, for wide and narrow pages."""
+    figure = styled(layout.figure(results))
+    description = f"{layout.title}; the table has its numbers."
+    view = View(layout.title, figure, description, narrow=replace(figure, in_a_row=1))
+    return Panel(layout.name, layout.title, [view], [])
 
 
 def _cell(text: object) -> TableCell:

@@ -25,11 +25,13 @@ FOLDER = Path("studies", "results")
 """The folder of results, below the root of the repository."""
 ESTIMATES = "estimates.json"
 """The file of a folder of results that keeps the estimated seconds of cells."""
-SINGLE, EVERY = "cell-*.parquet", "*.parquet"
-"""Files of a folder with the result of one cell, and all files with results."""
-LEVEL = 19
+SINGLE_CELL_FILES = "cell-*.parquet"
+"""The files of a folder with the result of one cell."""
+ALL_FILES = "*.parquet"
+"""All files of a folder with results."""
+COMPRESSION_LEVEL = 19
 """Level of Zstandard's compression."""
-FIELDS = tuple(field.name for field in fields(CellResult))
+RESULT_FIELDS = tuple(field.name for field in fields(CellResult))
 
 
 def save(result: CellResult, folder: Path) -> None:
@@ -41,42 +43,50 @@ def read(folder: Path, cells: Iterable[StudyCell]) -> Results:
     """The stored results of cells, under their present labels."""
     cells = list(cells)
     rows = _rows(folder, {cell.digest for cell in cells})
-    return Results(
-        tuple(_result(rows[cell.digest]).labelled(cell) for cell in cells if cell.digest in rows)
-    )
+    results = []
+    for cell in cells:
+        if cell.digest in rows:
+            result = _result(rows[cell.digest])
+            results.append(result.labelled(cell))
+    return Results(tuple(results))
 
 
 def digests(folder: Path) -> set[str]:
     """The digests of the stored results of a folder."""
-    return {
-        digest
-        for table in _tables(folder, EVERY, ["digest"])
-        for digest in table["digest"].to_pylist()
-    }
+    stored: set[str] = set()
+    for table in _tables(folder, ALL_FILES, ["digest"]):
+        stored.update(table["digest"].to_pylist())
+    return stored
 
 
 def find(root: Path, wanted: Iterable[str]) -> dict[str, CellResult]:
     """Digest -> a result with it, of all studies and scales below `root`."""
-    absent, results = set(wanted), dict[str, CellResult]()
+    absent = set(wanted)
+    results: dict[str, CellResult] = {}
     for folder in sorted(root.glob("*/*")):
-        if here := absent & digests(folder):
-            results |= {digest: _result(row) for digest, row in _rows(folder, here).items()}
+        here = absent & digests(folder)
+        if here:
+            for digest, row in _rows(folder, here).items():
+                results[digest] = _result(row)
             absent -= here
     return results
 
 
-def gather(folder: Path, pattern: str = SINGLE, without: Collection[str] = ()) -> None:
+def gather(folder: Path, pattern: str = SINGLE_CELL_FILES, without: Collection[str] = ()) -> None:
     """Join files of a folder into one, without the results of some digests.
 
     The files are removed when the new one is written: after an interruption, a result is in both, which does no harm.
     """
     files = sorted(folder.glob(pattern))
-    rows_there = (row for table in _tables(folder, pattern) for row in table.to_pylist())
-    rows = {row["digest"]: row for row in rows_there if row["digest"] not in without}
+    rows = {}
+    for table in _tables(folder, pattern):
+        for row in table.to_pylist():
+            if row["digest"] not in without:
+                rows[row["digest"]] = row
+
+    # The order and the name follow from the content, so that the same results make the same file.
     if rows:
-        ordered = sorted(
-            rows.values(), key=lambda row: (row["setting"], row["method"], row["seed"])
-        )
+        ordered = sorted(rows.values(), key=_place_in_file)
         data = _parquet([_without_nulls(row) for row in ordered])
         joined = folder / f"cells-{sha256(data).hexdigest()[:16]}.parquet"
         write_bytes(joined, data)
@@ -85,15 +95,18 @@ def gather(folder: Path, pattern: str = SINGLE, without: Collection[str] = ()) -
         file.unlink(missing_ok=True)
 
 
+def _place_in_file(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["setting"], row["method"], row["seed"]
+
+
 def estimates(folder: Path) -> dict[str, float]:
     """The estimates that a folder keeps: "METHOD, SETTING" -> seconds of one cell."""
     path = folder / ESTIMATES
+    if not path.exists():
+        return {}
     try:
-        return (
-            {}
-            if not path.exists()
-            else {str(name): float(s) for name, s in json.loads(path.read_text()).items()}
-        )
+        stored = json.loads(path.read_text())
+        return {str(kind): float(seconds) for kind, seconds in stored.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise UnalikeError(f"cannot read {path}: {error}; delete it") from None
 
@@ -111,10 +124,11 @@ def _table(path: Path, columns: list[str] | None) -> pa.Table:
     """A table with the fields of `CellResult`. Raises `UnalikeError` for a damaged file, and one of something else."""
     try:
         file = pq.ParquetFile(path)
-        if set(file.schema_arrow.names) - set(FIELDS) or "digest" not in file.schema_arrow.names:
-            names = ", ".join(file.schema_arrow.names)
+        names = file.schema_arrow.names
+        if set(names) - set(RESULT_FIELDS) or "digest" not in names:
+            listed = ", ".join(names)
             raise UnalikeError(
-                f"{path} has the columns {names}, not those of results; move it elsewhere"
+                f"{path} has the columns {listed}, not those of results; move it elsewhere"
             )
         return file.read(columns)
     except FileNotFoundError:
@@ -128,28 +142,45 @@ def _table(path: Path, columns: list[str] | None) -> pa.Table:
 def _rows(folder: Path, wanted: set[str]) -> dict[str, dict[str, Any]]:
     """Digest -> row, of the results with these digests."""
     values = pa.array(wanted, pa.string())
-    tables = (table.filter(pc.is_in(table["digest"], values)) for table in _tables(folder, EVERY))
-    return {row["digest"]: row for table in tables for row in table.to_pylist()}
+    rows = {}
+    for table in _tables(folder, ALL_FILES):
+        # Only the wanted rows are turned into Python objects, which takes most of the time.
+        with_digests = table.filter(pc.is_in(table["digest"], values))
+        for row in with_digests.to_pylist():
+            rows[row["digest"]] = row
+    return rows
 
 
 def _row(result: CellResult) -> dict[str, Any]:
     """The fields of a result; None for empty ones, since an empty mapping has no columns, and options as JSON."""
-    values = {name: _finite(getattr(result, name)) for name in FIELDS}
-    empty = {
-        name: None for name, value in values.items() if isinstance(value, list | dict) and not value
-    }
-    return {**values, **empty, "options": json.dumps(result.options)}
+    values = {}
+    for name in RESULT_FIELDS:
+        value = _finite(getattr(result, name))
+        is_empty = isinstance(value, list | dict) and not value
+        values[name] = None if is_empty else value
+    values["options"] = json.dumps(result.options)
+    return values
 
 
 def _result(row: dict[str, Any]) -> CellResult:
-    return CellResult(**_without_nulls(row) | {"options": json.loads(row["options"])})
+    values = _without_nulls(row)
+    values["options"] = json.loads(row["options"])
+    return CellResult(**values)
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
     """The bytes of a file. Fields of mappings, such as the columns of `rounds`, are columns of their own."""
-    table = pa.table({name: [row.get(name) for row in rows] for name in FIELDS})
+    columns = {}
+    for name in RESULT_FIELDS:
+        columns[name] = [row.get(name) for row in rows]
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", compression_level=LEVEL, use_dictionary=False)
+    pq.write_table(
+        pa.table(columns),
+        sink,
+        compression="zstd",
+        compression_level=COMPRESSION_LEVEL,
+        use_dictionary=False,
+    )
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

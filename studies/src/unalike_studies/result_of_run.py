@@ -17,39 +17,49 @@ from unalike_studies.cells import CLASS_ACCURACY, StudyCell
 from unalike_studies.recorded_numbers import keep
 from unalike_studies.results import CellResult
 
-MOST_COUNTS = 1000
+MAX_LABEL_COUNTS = 1000
 """Above this many numbers, label counts are not stored."""
 
 
 def result_of(cell: StudyCell, run: Run, seconds: float) -> CellResult:
     """The result of a run that has ended."""
-    population = run.run_config.population
-    finals = last_rounds(run.history, population.names).dropna(axis=1, how="all")
-    rows = [row for row in run.history.rows if "loss" in row]  # the evaluated ones
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    # Only evaluated rounds have a loss; the others have nothing that a table or claim reads.
+    evaluated = [row for row in run.history.rows if "loss" in row]
+    names = dict.fromkeys(name for row in evaluated for name in row)
+    rounds = {}
+    for name in names:
+        rounds[name] = [row.get(name) for row in evaluated]
+
+    # Clients' accuracies on single classes would be most of the file, and nothing reads them.
+    clients = {}
+    finals = last_rounds(run.history, run.run_config.population.names)
+    finals = finals.dropna(axis=1, how="all")
+    for column in finals:
+        if not str(column).startswith(CLASS_ACCURACY):
+            clients[str(column)] = finals[column].tolist()
+
+    recorded = {}
+    if cell.options.get("record"):
+        recorded = keep(run.records, [int(row["round"]) for row in evaluated])
     return _result(
         cell,
         run.run_config,
         seconds,
         run.ended,
         notes=list(run.warnings),
-        rounds={name: [row.get(name) for row in rows] for name in columns},
-        clients={
-            str(name): finals[name].tolist()
-            for name in finals
-            if not str(name).startswith(CLASS_ACCURACY)
-        },
+        rounds=rounds,
+        clients=clients,
         curves=_curves(run, cell.options.get("client_curves")),
         label_counts=_label_counts(run.run_config),
         transport=_transport(run.run_config, cell.options.get("transport")),
         parameters=_parameters(run, cell.options.get("histogram")),
-        recorded=keep(run.records, [int(row["round"]) for row in rows])
-        if cell.options.get("record")
-        else {},
+        recorded=recorded,
     )
 
 
-def diverged(cell: StudyCell, run_config: RunConfig, seconds: float, why: str) -> CellResult:
+def result_of_diverged(
+    cell: StudyCell, run_config: RunConfig, seconds: float, why: str
+) -> CellResult:
     """The result of a run that diverged: it has no history."""
     return _result(cell, run_config, seconds, DIVERGED, notes=[why])
 
@@ -57,18 +67,17 @@ def diverged(cell: StudyCell, run_config: RunConfig, seconds: float, why: str) -
 def _result(
     cell: StudyCell, run_config: RunConfig, seconds: float, ended: str, **measured: object
 ) -> CellResult:
-    machine = {"threads": torch.get_num_threads(), "device": run_config.options.device}
     return CellResult(
-        cell.method,
-        cell.setting,
-        cell.seed,
-        cell.digest,
-        repr(run_config.plan),
-        dict(cell.options),
-        seconds,
-        ended,
-        versions(),
-        machine,
+        method=cell.method,
+        setting=cell.setting,
+        seed=cell.seed,
+        digest=cell.digest,
+        spec=repr(run_config.plan),
+        options=dict(cell.options),
+        seconds=seconds,
+        ended=ended,
+        versions=versions(),
+        machine={"threads": torch.get_num_threads(), "device": run_config.options.device},
         **measured,  # type: ignore[arg-type]
     )
 
@@ -78,10 +87,9 @@ def _parameters(run: Run, options: Mapping[str, Any] | None) -> list[int]:
     if options is None:
         return []
     limit = float(options["limit"])
-    values = torch.cat([value.detach().flatten() for value in run.params.values()]).clamp(
-        -limit, limit
-    )
-    return [int(count) for count in values.histc(int(options["bins"]), -limit, limit)]
+    values = torch.cat([value.detach().flatten() for value in run.params.values()])
+    counts = values.clamp(-limit, limit).histc(int(options["bins"]), -limit, limit)
+    return [int(count) for count in counts]
 
 
 def _curves(run: Run, column: str | None) -> list[list[float | None]]:
@@ -99,12 +107,13 @@ def _transport(run_config: RunConfig, options: Mapping[str, Any] | None) -> list
     """The cost of optimal transport between every two clients."""
     if options is None:
         return []
-    return transport_costs(run_config.population, int(options["samples"]), run_config.options.seed)
+    samples = int(options["samples"])
+    return transport_costs(run_config.population, samples, run_config.options.seed)
 
 
 def _label_counts(run_config: RunConfig) -> list[list[int]]:
     population = run_config.population
-    if population.classes is None or len(population) * len(population.classes) > MOST_COUNTS:
+    if population.classes is None or len(population) * len(population.classes) > MAX_LABEL_COUNTS:
         return []
     counts: list[list[int]] = population.label_counts().tolist()
     return counts
@@ -118,18 +127,23 @@ def transport_costs(population: Population, samples: int, seed: int) -> list[lis
     """
     import ot
 
+    samples_of = list(_draw_samples(population, samples, seed))
+    all_inputs = torch.cat([x for x, _ in samples_of])
+    variance = float(all_inputs.std(0).square().mean())
+
     costs = np.zeros((len(population), len(population)))
-    drawn = list(_drawn(population, samples, seed))
-    scale = float(torch.cat([x for x, _ in drawn]).std(0).square().mean())
-    for i, j in combinations(range(len(drawn)), 2):
-        (x, y), (others, labels) = drawn[i], drawn[j]
-        inputs = torch.cdist(x, others).square() / (x.shape[1] * scale)
-        cost = inputs + (y[:, None] != labels[None, :])
-        costs[i, j] = costs[j, i] = ot.emd2([], [], cost.numpy())
+    for i, j in combinations(range(len(samples_of)), 2):
+        x_i, y_i = samples_of[i]
+        x_j, y_j = samples_of[j]
+        input_costs = torch.cdist(x_i, x_j).square() / (x_i.shape[1] * variance)
+        pair_costs = input_costs + (y_i[:, None] != y_j[None, :])
+        # Empty weights mean that all samples of a client weigh the same.
+        cost = ot.emd2([], [], pair_costs.numpy())
+        costs[i, j] = costs[j, i] = cost
     return costs.tolist()
 
 
-def _drawn(
+def _draw_samples(
     population: Population, samples: int, seed: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """At most `samples` training samples of each client, as rows, and their labels."""

@@ -90,13 +90,12 @@ class CellResult:
 
         def exchanged(table: Columns) -> Columns:
             rest = {name: values for name, values in table.items() if name not in columns}
-            return rest | {name: table[other] for name, other in columns.items() if other in table}
+            in_place = {name: table[other] for name, other in columns.items() if other in table}
+            return rest | in_place
 
-        return (
-            replace(self, rounds=exchanged(self.rounds), clients=exchanged(self.clients))
-            if columns
-            else self
-        )
+        if not columns:
+            return self
+        return replace(self, rounds=exchanged(self.rounds), clients=exchanged(self.clients))
 
     def labelled(self, cell: StudyCell) -> CellResult:
         """The result under the labels of a cell, which may differ from those under which it was stored."""
@@ -117,7 +116,7 @@ class Results:
         return {
             cell.seed: cell
             for cell in self.cells
-            if (cell.method, cell.setting) == (method, setting)
+            if cell.method == method and cell.setting == setting
         }
 
     def scores(
@@ -129,7 +128,8 @@ class Results:
 
     def instead(self, columns: Mapping[str, Mapping[str, str]]) -> Results:
         """The results with other columns in some settings: setting -> column -> the column in its place."""
-        return Results(tuple(cell.instead(columns.get(cell.setting, {})) for cell in self.cells))
+        exchanged = [cell.instead(columns.get(cell.setting, {})) for cell in self.cells]
+        return Results(tuple(exchanged))
 
     @property
     def methods(self) -> list[str]:
@@ -145,7 +145,8 @@ class Results:
         """Method, setting, and the cells of all seeds, for the pairs that have cells, setting by setting."""
         for setting in self.settings:
             for method in self.methods:
-                if cells := list(self.of(method, setting).values()):
+                cells = list(self.of(method, setting).values())
+                if cells:
                     yield method, setting, cells
 
     @property

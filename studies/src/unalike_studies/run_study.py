@@ -15,12 +15,13 @@ from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.system.process_pool import in_processes
 from unalike._utils.tensor_files import write_bytes
 from unalike.comparison.cost_estimate import calibrate
+from unalike.runtime.records.history import Row
 from unalike.runtime.round_loop import execute
 from unalike.runtime.stages.model_group import Diverged
 from unalike.tuning.trial_runner import IN_ONE_PROCESS
 from unalike_studies.cells import StudyCell
 from unalike_studies.result_files import ESTIMATES, digests, estimates, find, gather, save
-from unalike_studies.result_of_run import diverged, result_of
+from unalike_studies.result_of_run import result_of, result_of_diverged
 from unalike_studies.results import CellResult
 
 PARTIAL = ".partial"
@@ -69,23 +70,31 @@ def run_cells(
     """
     if jobs < 1:
         raise UnalikeError(f"found jobs={jobs}, expected the number of processes, 1 or more")
+
+    # Digest -> all places of the cell; a result that is stored anywhere is copied to them.
     places: dict[str, list[Place]] = {}
     for folder, cells in wanted.items():
         for cell in missing(cells, folder):
             places.setdefault(cell.digest, []).append((folder, cell))
-    for digest, result in ({} if root is None else find(root, places)).items():
-        yield from _copies(result, places.pop(digest))
+    if root is not None:
+        for digest, result in find(root, places).items():
+            yield from _copies(result, places.pop(digest))
+
+    # Each of the others runs at its first place. A cell that cannot run stops no other.
     failures: list[Failure] = []
-    for outcome in _run_all([first for first, *_ in places.values()], data_dir, jobs):
+    first_places = [places_of_cell[0] for places_of_cell in places.values()]
+    for outcome in _run_all(first_places, data_dir, jobs):
         if outcome is None:
             continue
         if isinstance(outcome, CellResult):
             yield outcome
             yield from _copies(outcome, places[outcome.digest][1:])
             continue
-        if outcome.error not in {failure.error for failure in failures}:
+        is_new = all(outcome.error != failure.error for failure in failures)
+        if is_new:
             warn(f"{outcome.cell}: {outcome.error}; the other cells go on")
         failures.append(outcome)
+
     for folder in wanted:
         gather(folder)
     if failures:
@@ -100,19 +109,26 @@ def _run_all(
 ) -> Iterator[CellResult | Failure | None]:
     """The results of cells, or the errors why they cannot be run; None for cells that another process has run meanwhile."""
     if jobs == 1:
-        yield from (_run_at(place, data_dir) for place in todo)
+        for place in todo:
+            yield _run_at(place, data_dir)
         return
+
+    # The processes of cells start no processes of their own.
+    todo_alone = []
+    for folder, cell in todo:
+        options = {"executor": IN_ONE_PROCESS, **cell.options}
+        todo_alone.append((folder, replace(cell, options=options)))
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    alone = [
-        (folder, replace(cell, options={"executor": IN_ONE_PROCESS, **cell.options}))
-        for folder, cell in todo
-    ]
-    notes = set[str]()
-    for outcome in in_processes(partial(_run_quietly, data_dir=data_dir), alone, jobs, threads):
-        for note in outcome.notes if isinstance(outcome, CellResult) else ():
-            if note not in notes:
-                warn(note)
-                notes.add(note)
+    run_place = partial(_run_quietly, data_dir=data_dir)
+
+    # Processes cannot warn here, and many cells would give the same warning.
+    warned = set[str]()
+    for outcome in in_processes(run_place, todo_alone, jobs, threads):
+        if isinstance(outcome, CellResult):
+            for warning in outcome.notes:
+                if warning not in warned:
+                    warn(warning)
+                    warned.add(warning)
         yield outcome
 
 
@@ -147,26 +163,32 @@ def run_cell(cell: StudyCell, folder: Path, data_dir: str | Path | None = None) 
     An interrupted cell goes on from its last checkpoint on this machine.
     """
     started = time.perf_counter()
-    run_config, checkpoints = cell.prepare(data_dir), folder / PARTIAL / cell.digest
+    run_config = cell.prepare(data_dir)
+    checkpoints = folder / PARTIAL / cell.digest
     before = _seconds_before(checkpoints)
     try:
         run = execute(run_config, out=checkpoints)
     except Diverged as error:
-        result = diverged(cell, run_config, before + time.perf_counter() - started, str(error))
+        seconds = before + time.perf_counter() - started
+        result = result_of_diverged(cell, run_config, seconds, str(error))
     else:
-        result = result_of(cell, run, before + time.perf_counter() - started)
+        seconds = before + time.perf_counter() - started
+        result = result_of(cell, run, seconds)
+
+    # The checkpoints go last: after an interruption the cell has either them or its result.
     save(result, folder)
     shutil.rmtree(checkpoints)
     return result
 
 
-def _seconds_before(partial: Path) -> float:
+def _seconds_before(checkpoints: Path) -> float:
     """Seconds of training of an interrupted cell up to its last checkpoint; what was lost after it does not count."""
-    if not (partial / "rounds.parquet").exists():
+    rounds = checkpoints / "rounds.parquet"
+    if not rounds.exists():
         return 0.0
     import pandas as pd
 
-    return float(pd.read_parquet(partial / "rounds.parquet", columns=["seconds"])["seconds"].sum())
+    return float(pd.read_parquet(rounds, columns=["seconds"])["seconds"].sum())
 
 
 def estimate(
@@ -179,11 +201,18 @@ def estimate(
     """
     seconds = estimates(folder)
     for cell in cells:
-        if cell.kind not in seconds:
-            started = time.perf_counter()
-            run_config = cell.prepare(data_dir)
-            setup = time.perf_counter() - started
-            cost = calibrate(run_config.key, {cell.kind: run_config}, 1, lambda row, what="": None)
-            seconds[cell.kind] = setup + cost.seconds
-            write_bytes(folder / ESTIMATES, (json.dumps(seconds, indent=1) + "\n").encode())
+        if cell.kind in seconds:
+            continue
+        started = time.perf_counter()
+        run_config = cell.prepare(data_dir)
+        setup = time.perf_counter() - started
+        cost = calibrate(run_config.key, {cell.kind: run_config}, 1, _show_nothing)
+        seconds[cell.kind] = setup + cost.seconds
+        # Written after each kind, so that an interruption loses no estimate.
+        text = json.dumps(seconds, indent=1) + "\n"
+        write_bytes(folder / ESTIMATES, text.encode())
     return seconds
+
+
+def _show_nothing(row: Row, what: str = "") -> None:
+    """No progress is shown during an estimate."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from unalike._utils.errors import unknown
-from unalike_studies.cells import Options, StudyCell, merged
+from unalike_studies.cells import Options, StudyCell, merge_options
 from unalike_studies.claims import Claim
 from unalike_studies.results import Results
 
@@ -28,7 +28,7 @@ class Layout(Protocol):
 
 
 @runtime_checkable
-class Drawn(Protocol):
+class DrawnLayout(Layout, Protocol):
     """A layout that is also drawn."""
 
     @property
@@ -79,21 +79,21 @@ class Scale:
     @property
     def cells(self) -> list[StudyCell]:
         """The cells, seed by seed."""
-        return [
-            StudyCell(method, setting, seed, *self._options(given, setting, options))
-            for seed in self.seeds
-            for setting, options in self.settings.items()
-            for method, given in self.methods.items()
-            if (method, setting) not in self.left_out
-        ]
+        cells = []
+        for seed in self.seeds:
+            for setting in self.settings:
+                for method in self.methods:
+                    if (method, setting) not in self.left_out:
+                        cells.append(self._cell(method, setting, seed))
+        return cells
 
-    def _options(
-        self, given: str | Variant, setting: str, options: Options
-    ) -> tuple[str, dict[str, Any]]:
-        variant = Variant(given) if isinstance(given, str) else given
-        return variant.elsewhere.get(setting, variant.spec), merged(
-            self.common, options, variant.options
-        )
+    def _cell(self, method: str, setting: str, seed: int) -> StudyCell:
+        variant = self.methods[method]
+        if isinstance(variant, str):
+            variant = Variant(variant)
+        spec = variant.elsewhere.get(setting, variant.spec)
+        options = merge_options(self.common, self.settings[setting], variant.options)
+        return StudyCell(method, setting, seed, spec, options)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Study:
 
 Fields = Mapping[str, Any]
 """Fields of a `Scale` that are other than its template's; the entry `more` has options that are added to the common ones."""
-NONE: Fields = MappingProxyType({})
+NO_FIELDS: Fields = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ class StudyTemplate:
         layouts: tuple[Layout, ...] | None = None,
         notes: str = "",
         *,
-        more: Options = NONE,
-        smoke: Fields = NONE,
-        small: Fields = NONE,
-        paper: Fields = NONE,
+        more: Options = NO_FIELDS,
+        smoke: Fields = NO_FIELDS,
+        small: Fields = NO_FIELDS,
+        paper: Fields = NO_FIELDS,
         **shared: Any,
     ) -> Study:
         """A study with these methods at all scales, and these settings at `small` and `paper`; the template's unless given.
@@ -161,19 +161,26 @@ class StudyTemplate:
         `more` are options that all scales add; `smoke`, `small` and `paper` have what is other at one scale, and `shared` the
         fields that are other at all of them.
         """
-        placed = {} if settings is None else {"settings": settings}
-        own = {"smoke": smoke, "small": {**placed, **small}, "paper": {**placed, **paper}}
-        shared["methods"] = methods
-        scales = {
-            scale: _changed(usual, {**shared, **own[scale]}, more)
-            for scale, usual in self.scales.items()
+        # The smoke scale keeps the template's settings, which are small enough to run in a moment.
+        full_settings = {} if settings is None else {"settings": settings}
+        by_scale = {
+            "smoke": smoke,
+            "small": {**full_settings, **small},
+            "paper": {**full_settings, **paper},
         }
-        layouts = self.layouts if layouts is None else layouts
+        shared["methods"] = methods
+        scales = {}
+        for scale_name, usual in self.scales.items():
+            fields = {**shared, **by_scale[scale_name]}
+            scales[scale_name] = _change_scale(usual, fields, more)
+        if layouts is None:
+            layouts = self.layouts
         return Study(name, title, self.paper, scales, tuple(claims), layouts, notes)
 
 
-def _changed(scale: Scale, fields: Fields, more: Options) -> Scale:
+def _change_scale(scale: Scale, fields: Fields, more: Options) -> Scale:
     """The scale with other fields, and with options added."""
     rest = {name: value for name, value in fields.items() if name != "more"}
     changed = replace(scale, **rest)
-    return replace(changed, common={**changed.common, **more, **fields.get("more", {})})
+    more_here = fields.get("more", {})
+    return replace(changed, common={**changed.common, **more, **more_here})

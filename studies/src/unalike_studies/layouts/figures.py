@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 import numpy as np
 
@@ -35,19 +34,23 @@ class Curves:
         rows = [["method", "setting", "seeds", "rounds", "best round", "its mean"]]
         sign = -1 if self.column.endswith(LOWER_IS_BETTER) else 1
         for method, setting, cells in results.groups():
-            if line := self._line(method, cells):
-                best = max(range(len(line.y)), key=lambda i: sign * line.y[i])
-                numbers = f"{line.x[-1]:g}", f"{line.x[best]:g}", f"{line.y[best]:.2f}"
-                rows.append([method, setting, str(len(cells)), *numbers])
+            line = self._line(method, cells)
+            if line is None:
+                continue
+            signed = [sign * value for value in line.y]
+            best = signed.index(max(signed))
+            numbers = [f"{line.x[-1]:g}", f"{line.x[best]:g}", f"{line.y[best]:.2f}"]
+            rows.append([method, setting, str(len(cells)), *numbers])
         return rows
 
     def figure(self, results: Results) -> Figure:
         def lines(setting: str) -> list[Line]:
-            of_methods = (
-                self._line(method, results.of(method, setting).values())
-                for method in results.methods
-            )
-            return [line for line in of_methods if line is not None]
+            of_methods = []
+            for method in results.methods:
+                line = self._line(method, results.of(method, setting).values())
+                if line is not None:
+                    of_methods.append(line)
+            return of_methods
 
         return panels(results, lines, replace(ROUNDS, log=self.log_rounds), self.title)
 
@@ -55,9 +58,11 @@ class Curves:
         by_round: dict[float, list[float]] = {}
         for cell in cells:
             values = cell.rounds.get(self.column, [])
-            taken = cell.rounds.get(self.less, []) if self.less else [0.0] * len(values)
-            for number, value, other in zip(cell.rounds.get("round", []), values, taken):
-                if value is not None and other is not None and (number > 0 or not self.log_rounds):
+            subtracted = cell.rounds.get(self.less, []) if self.less else [0.0] * len(values)
+            for number, value, other in zip(cell.rounds.get("round", []), values, subtracted):
+                is_known = value is not None and other is not None
+                # A logarithmic axis has no place for round 0.
+                if is_known and (number > 0 or not self.log_rounds):
                     by_round.setdefault(number, []).append(self.scale * (value - other))
         return over_seeds(method, by_round) if by_round else None
 
@@ -80,30 +85,27 @@ class ClientCurves:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        return panels(
-            results,
-            lambda setting: self._lines(results.of(self.method, setting)),
-            ROUNDS,
-            self.title,
-        )
+        def lines(setting: str) -> list[Line]:
+            return self._lines(results.of(self.method, setting))
+
+        return panels(results, lines, ROUNDS, self.title)
 
     def _lines(self, cells: Mapping[int, CellResult]) -> list[Line]:
         """One line per client of the cell under the first seed."""
         if not cells:
             return []
         cell = cells[min(cells)]
-        rounds = [number for number, _ in zip(cell.rounds["round"], cell.curves)]
+        clients = max((len(row) for row in cell.curves), default=0)
         lines = []
-        for client in range(max(map(len, cell.curves), default=0)):
-            points = [(n, row[client]) for n, row in zip(rounds, cell.curves) if client < len(row)]
-            values = [(n, self.scale * value) for n, value in points if value is not None]
-            lines.append(
-                Line(
-                    label=f"client {client}",
-                    x=[n for n, _ in values],
-                    y=[value for _, value in values],
-                )
-            )
+        for client in range(clients):
+            x, y = [], []
+            # A round without the values of this client, or of any, leaves a gap in its line.
+            for number, row in zip(cell.rounds["round"], cell.curves):
+                value = row[client] if client < len(row) else None
+                if value is not None:
+                    x.append(number)
+                    y.append(self.scale * value)
+            lines.append(Line(label=f"client {client}", x=x, y=y))
         return lines
 
 
@@ -123,35 +125,30 @@ class ClassScores:
 
     def table(self, results: Results) -> list[list[str]]:
         """One row per class, one column per method, and one for the published entries of a method."""
-        lines, printed = self._scores(results), {method for method, _ in self.published}
-        rows = [
-            [
-                "class",
-                *chain.from_iterable(
-                    [m, f"{m}, published"] if m in printed else [m] for m in lines
-                ),
-            ]
-        ]
-        for label in _classes(lines):
+        scores_of = self._scores(results)
+        printed = {method for method, _ in self.published}
+        head = ["class"]
+        for method in scores_of:
+            head.append(method)
+            if method in printed:
+                head.append(f"{method}, published")
+        rows = [head]
+        for label in _classes(scores_of):
             row = [label]
-            for method, scores in lines.items():
+            for method, scores in scores_of.items():
                 row.append(f"{scores[label]:.1f}" if label in scores else MISSING)
-                row += [self.published.get((method, label), MISSING)] if method in printed else []
+                if method in printed:
+                    row.append(self.published.get((method, label), MISSING))
             rows.append(row)
         return rows
 
     def figure(self, results: Results) -> Figure:
-        lines = self._scores(results)
-        classes = _classes(lines)
-        marks = [
-            Points(
-                label=method,
-                x=range(len(classes)),
-                y=[scores.get(c, 0.0) for c in classes],
-                texts=classes,
-            )
-            for method, scores in lines.items()
-        ]
+        scores_of = self._scores(results)
+        classes = _classes(scores_of)
+        marks = []
+        for method, scores in scores_of.items():
+            y = [scores.get(label, 0.0) for label in classes]
+            marks.append(Points(label=method, x=range(len(classes)), y=y, texts=classes))
         return Figure([Plot(marks, Axis("class", named(classes)), Axis(self.title))], HEIGHT)
 
     def _scores(self, results: Results) -> dict[str, dict[str, float]]:
@@ -159,10 +156,11 @@ class ClassScores:
         scores: dict[str, dict[str, float]] = {}
         for method in results.methods:
             cells = list(results.of(method, self.setting).values())
-            columns = [
-                c for c in (cells[0].rounds if cells else ()) if c.startswith(CLASS_ACCURACY)
-            ]
-            for column in columns:
+            if not cells:
+                continue
+            for column in cells[0].rounds:
+                if not column.startswith(CLASS_ACCURACY):
+                    continue
                 label = column.removeprefix(CLASS_ACCURACY)
                 if not self.chosen or label in self.chosen:
                     values = [cell.score(column, 1) for cell in cells]
@@ -187,21 +185,21 @@ class LabelBubbles:
         rows = [["setting", "client", "training samples", "classes", "share of the largest class"]]
         for setting, counts in self._counts(results).items():
             for client, row in enumerate(counts):
-                largest = f"{max(row) / max(1, sum(row)):.2f}"
-                rows.append(
-                    [setting, str(client), str(sum(row)), str(sum(n > 0 for n in row)), largest]
-                )
+                samples = sum(row)
+                classes = sum(count > 0 for count in row)
+                largest_share = f"{max(row) / max(1, samples):.2f}"
+                rows.append([setting, str(client), str(samples), str(classes), largest_share])
         return rows
 
     def figure(self, results: Results) -> Figure:
         """The figure. Darker is more, by the square root of the count."""
-        counts, y = self._counts(results), Axis("client", reverse=True)
+        counts = self._counts(results)
 
         def bubbles(setting: str) -> list[HeatMap]:
             return [HeatMap(np.array(counts[setting]), "training samples", root=True, form="")]
 
         shown = Results(tuple(cell for cell in results.cells if cell.setting in counts))
-        return panels(shown, bubbles, Axis("class"), y)
+        return panels(shown, bubbles, Axis("class"), Axis("client", reverse=True))
 
     def _counts(self, results: Results) -> dict[str, list[list[int]]]:
         counts: dict[str, list[list[int]]] = {}
@@ -225,31 +223,30 @@ class ParameterHistogram:
         """The share of small parameters: those within a tenth of the limit."""
         rows = [["method", "setting", "seeds", "limit", "share within a tenth of it"]]
         for method, setting, cells in results.groups():
-            if binned := [cell for cell in cells if cell.parameters]:
-                numbers = f"{_limit(binned[0]):g}", f"{_near_zero(binned):.3f}"
-                rows.append([method, setting, str(len(binned)), *numbers])
+            binned = [cell for cell in cells if cell.parameters]
+            if binned:
+                limit = f"{_limit(binned[0]):g}"
+                share = f"{_near_zero(binned):.3f}"
+                rows.append([method, setting, str(len(binned)), limit, share])
         return rows
 
     def near_zero(self, method: str, setting: str) -> Quantity:
         """Seed -> the share of small parameters."""
-        return by_cell(
-            method, setting, lambda cell: _near_zero([cell]) if cell.parameters else None
-        )
+
+        def share(cell: CellResult) -> float | None:
+            return _near_zero([cell]) if cell.parameters else None
+
+        return by_cell(method, setting, share)
 
     def figure(self, results: Results) -> Figure:
         def lines(setting: str) -> list[Line]:
-            of_methods = {
-                method: results.of(method, setting).values() for method in results.methods
-            }
-            shares = {
-                m: _shares(cells)
-                for m, cells in of_methods.items()
-                if any(cell.parameters for cell in cells)
-            }
-            return [
-                Line(label=method, x=middles, y=share)
-                for method, (middles, share) in shares.items()
-            ]
+            of_methods = []
+            for method in results.methods:
+                cells = results.of(method, setting).values()
+                if any(cell.parameters for cell in cells):
+                    middles, shares = _shares(cells)
+                    of_methods.append(Line(label=method, x=middles, y=shares))
+            return of_methods
 
         return panels(results, lines, Axis("parameter"), Axis(self.title, log=True))
 
@@ -260,15 +257,21 @@ def _limit(cell: CellResult) -> float:
 
 def _near_zero(cells: Sequence[CellResult]) -> float:
     """The share of the parameters within a tenth of the limit."""
-    return sum(
-        share for middle, share in zip(*_shares(cells)) if abs(middle) < _limit(cells[0]) / 10
-    )
+    middles, shares = _shares(cells)
+    small = _limit(cells[0]) / 10
+    return sum(share for middle, share in zip(middles, shares) if abs(middle) < small)
 
 
 def _shares(cells: Iterable[CellResult]) -> tuple[list[float], list[float]]:
     """The middles of the bins, and the mean share of the parameters in each."""
-    with_bins = [cell for cell in cells if cell.parameters]
-    bins, limit = len(with_bins[0].parameters), _limit(with_bins[0])
+    binned = [cell for cell in cells if cell.parameters]
+    bins = len(binned[0].parameters)
+    limit = _limit(binned[0])
     middles = [limit * ((2 * i + 1) / bins - 1) for i in range(bins)]
-    shares = [[count / sum(cell.parameters) for count in cell.parameters] for cell in with_bins]
-    return middles, [statistics.fmean(column) for column in zip(*shares)]
+
+    shares_of_cells = []
+    for cell in binned:
+        total = sum(cell.parameters)
+        shares_of_cells.append([count / total for count in cell.parameters])
+    mean_shares = [statistics.fmean(of_bin) for of_bin in zip(*shares_of_cells)]
+    return middles, mean_shares

@@ -11,7 +11,7 @@ from unalike.reporting.charts.figure import Axis, Figure, Plot, Points
 from unalike.statistics.moderated_t import moderated_t
 from unalike_studies.claims import WHOLE_MODEL, Quantity, gain, recorded_mean
 from unalike_studies.correlations import pearson_with_interval, rank_correlation
-from unalike_studies.layouts.looks import HEIGHT
+from unalike_studies.layouts.looks import HEIGHT, POINT_SIZE
 from unalike_studies.layouts.tables import MISSING, shown
 from unalike_studies.published import Printed
 from unalike_studies.results import LOWER_IS_BETTER, CellResult, Results
@@ -39,28 +39,23 @@ class GainTable:
         rows = [["data set", "metric", self.baseline, *others]]
         for setting in results.settings:
             column = self.columns[setting]
-            base, share = (
-                self._scores(results, self.baseline, setting),
-                _share(results, self.baseline, setting),
-            )
-            row = [
-                setting,
-                column,
-                _entry([(1 if _is_error(column) else 100) * v for v in base.values()], share, ""),
-            ]
+            base = self._scores(results, self.baseline, setting)
+            share = _share(results, self.baseline, setting)
+            scale = 1 if _is_error(column) else 100
+            shown_base = [scale * score for score in base.values()]
+            row = [setting, column, _entry(shown_base, share, "")]
             for method in others:
-                own = self._scores(results, method, setting)
-                gains = [_gain(own[seed], base[seed], column) for seed in own if seed in base]
+                scores = self._scores(results, method, setting)
+                gains = [_gain(scores[seed], base[seed], column) for seed in scores if seed in base]
                 row.append(_entry(gains, share, "+"))
             rows.append(row)
         return rows
 
     def _scores(self, results: Results, method: str, setting: str) -> dict[int, float]:
         """Seed -> score."""
-        return {
-            s: score_of(cell, self.columns[setting])
-            for s, cell in results.of(method, setting).items()
-        }
+        column = self.columns[setting]
+        cells = results.of(method, setting)
+        return {seed: score_of(cell, column) for seed, cell in cells.items()}
 
 
 def client_scores(cell: CellResult, column: str) -> list[tuple[float, int]]:
@@ -75,16 +70,17 @@ def client_scores(cell: CellResult, column: str) -> list[tuple[float, int]]:
 
 def score_of(cell: CellResult, column: str) -> float:
     """The mean of the clients' own metric by test samples; a run that diverged is infinitely bad."""
-    known = client_scores(cell, column)
-    return (
-        sum(value * n for value, n in known) / sum(n for _, n in known)
-        if known
-        else cell.score(column, 1)
-    )
+    scores = client_scores(cell, column)
+    if not scores:
+        return cell.score(column, 1)
+    samples = sum(n for _, n in scores)
+    return sum(value * n for value, n in scores) / samples
 
 
-def _gain(own: float, base: float, column: str) -> float:
-    return 100 * ((base - own) / base if _is_error(column) else own - base)
+def _gain(score: float, base: float, column: str) -> float:
+    if _is_error(column):
+        return 100 * ((base - score) / base)
+    return 100 * (score - base)
 
 
 def _is_error(column: str) -> bool:
@@ -93,8 +89,12 @@ def _is_error(column: str) -> bool:
 
 def _share(results: Results, method: str, setting: str) -> float:
     """The ratio of test samples to training samples."""
-    cells = [cell.clients for cell in results.of(method, setting).values() if cell.clients]
-    return sum(sum(c["n_test"]) for c in cells) / max(1, sum(sum(c["n_train"]) for c in cells))
+    tests = trains = 0
+    for cell in results.of(method, setting).values():
+        if cell.clients:
+            tests += sum(cell.clients["n_test"])
+            trains += sum(cell.clients["n_train"])
+    return tests / max(1, trains)
 
 
 def _entry(values: Sequence[float], share: float, sign: str) -> str:
@@ -103,11 +103,13 @@ def _entry(values: Sequence[float], share: float, sign: str) -> str:
         return MISSING
     if not all(map(math.isfinite, values)):
         return "diverges"
-    tested = moderated_t(np.asarray(values)[:, None], overlap=share)
-    mean, low, high = (end.item() for end in (tested.mean, tested.low, tested.high))
-    return f"{mean:{sign}.2f}" + (
-        f" ({low:{sign}.2f} to {high:{sign}.2f})" if math.isfinite(low) else ""
-    )
+    test = moderated_t(np.asarray(values)[:, None], overlap=share)
+    mean = f"{test.mean.item():{sign}.2f}"
+    low = test.low.item()
+    high = test.high.item()
+    if not math.isfinite(low):
+        return mean
+    return f"{mean} ({low:{sign}.2f} to {high:{sign}.2f})"
 
 
 def explained_by(
@@ -122,16 +124,21 @@ def explained_by(
     """Spearman's correlation over settings of a recorded number and the gain of a method, by seed; NaN if one is constant."""
 
     def values(results: Results) -> dict[int, float]:
-        numbers = [
-            recorded_mean(recorded_of, setting, quantity, WHOLE_MODEL)(results)
-            for setting in settings
-        ]
-        gains = [gain(method, baseline, setting, column, last)(results) for setting in settings]
-        seeds = set.intersection(*map(set, (*numbers, *gains))) if settings else set[int]()
-        return {
-            seed: rank_correlation([(n[seed], g[seed]) for n, g in zip(numbers, gains)])
-            for seed in sorted(seeds)
-        }
+        if not settings:
+            return {}
+        numbers, gains = [], []
+        for setting in settings:
+            recorded = recorded_mean(recorded_of, setting, quantity, WHOLE_MODEL)
+            numbers.append(recorded(results))
+            gains.append(gain(method, baseline, setting, column, last)(results))
+
+        # Only seeds that every setting has both numbers of.
+        seeds = set.intersection(*(set(by_seed) for by_seed in [*numbers, *gains]))
+        correlations = {}
+        for seed in sorted(seeds):
+            pairs = [(number[seed], gained[seed]) for number, gained in zip(numbers, gains)]
+            correlations[seed] = rank_correlation(pairs)
+        return correlations
 
     return values
 
@@ -156,34 +163,35 @@ class ExplainedGains:
 
     def table(self, results: Results) -> list[list[str]]:
         others = self._others(results)
-        rows = [
-            ["setting", *self.quantities, *(f"{method} less {self.baseline}" for method in others)]
-        ]
+        differences = [f"{method} less {self.baseline}" for method in others]
+        rows = [["setting", *self.quantities, *differences]]
         for setting in results.settings:
-            numbers = [self._number(results, setting, quantity) for quantity in self.quantities]
-            gains = [self._gain(results, method, setting) for method in others]
-            rows.append(
-                [setting, *(shown(n, ".4g") for n in numbers), *(shown(g, "+.2f") for g in gains)]
-            )
+            row = [setting]
+            for quantity in self.quantities:
+                row.append(shown(self._number(results, setting, quantity), ".4g"))
+            for method in others:
+                row.append(shown(self._gain(results, method, setting), "+.2f"))
+            rows.append(row)
+
         blank = [""] * len(self.quantities)
         for quantity in self.quantities:
-            correlations = [self._correlation(results, quantity, method) for method in others]
-            rows.append(
-                [f"correlation with {quantity}", *blank, *(shown(r, "+.2f") for r in correlations)]
-            )
+            row = [f"correlation with {quantity}", *blank]
+            for method in others:
+                row.append(shown(self._correlation(results, quantity, method), "+.2f"))
+            rows.append(row)
         return rows
 
     def figure(self, results: Results) -> Figure:
-        plots, title = [], self.title
+        title = self.title
         if math.isfinite(self.least):
             title += f"; below {self.least:g} not drawn"
+        plots = []
         for quantity in self.quantities:
-            of_methods = {
-                method: self._points(results, quantity, method) for method in self._others(results)
-            }
-            marks = [
-                Points(label=method, x=x, y=y, size=7) for method, (x, y) in of_methods.items() if x
-            ]
+            marks = []
+            for method in self._others(results):
+                x, y = self._points(results, quantity, method)
+                if x:
+                    marks.append(Points(label=method, x=x, y=y, size=POINT_SIZE))
             plots.append(Plot(marks, Axis(quantity.replace("_", " ")), Axis(title)))
         return Figure(plots, HEIGHT)
 
@@ -191,9 +199,8 @@ class ExplainedGains:
         return [method for method in results.methods if method != self.baseline]
 
     def _number(self, results: Results, setting: str, quantity: str) -> float | None:
-        return _mean(
-            list(recorded_mean(self.recorded_of, setting, quantity, WHOLE_MODEL)(results).values())
-        )
+        recorded = recorded_mean(self.recorded_of, setting, quantity, WHOLE_MODEL)
+        return _mean(list(recorded(results).values()))
 
     def _gain(self, results: Results, method: str, setting: str) -> float | None:
         gains = gain(method, self.baseline, setting, self.column, self.last)(results)
@@ -216,15 +223,13 @@ class ExplainedGains:
         self, results: Results, quantity: str, method: str
     ) -> tuple[list[float], list[float]]:
         """The number and the gain in each setting that has both, by size of the number; no gain below `least`."""
-        pairs = [
-            (self._number(results, s, quantity), self._gain(results, method, s))
-            for s in results.settings
-        ]
-        points = sorted(
-            (n, gained)
-            for n, gained in pairs
-            if n is not None and gained is not None and gained >= self.least
-        )
+        points = []
+        for setting in results.settings:
+            number = self._number(results, setting, quantity)
+            gained = self._gain(results, method, setting)
+            if number is not None and gained is not None and gained >= self.least:
+                points.append((number, gained))
+        points.sort()
         return [number for number, _ in points], [gained for _, gained in points]
 
 
@@ -258,43 +263,44 @@ class BesidePrinted:
 
     def table(self, results: Results) -> list[list[str]]:
         columns = {label: self._values(results, quantity) for label, quantity in self.ours.items()}
-        rows = [["setting", *columns, *(f"{label}, printed" for label in self.printed)]]
+        printed_columns = [f"{label}, printed" for label in self.printed]
+        rows = [["setting", *columns, *printed_columns]]
         for setting in results.settings:
-            numbers = [of.get(setting) for of in self.printed.values()]
-            printed = [MISSING if number is None else f"{number.value:.2f}" for number in numbers]
-            own = [shown(values.get(setting), ".2f") for values in columns.values()]
-            rows.append([setting, *own, *printed])
-        pairs = {label: self._pairs(values) for label, values in columns.items()}
-        known = [
-            pearson_with_interval(of) if len(of) > 1 else (math.nan,) * 3 for of in pairs.values()
-        ]
+            row = [setting]
+            for values in columns.values():
+                row.append(shown(values.get(setting), ".2f"))
+            for numbers in self.printed.values():
+                number = numbers.get(setting)
+                row.append(MISSING if number is None else f"{number.value:.2f}")
+            rows.append(row)
+
+        correlations = [f"correlation with {self.reference}, printed"]
+        intervals = ["its 95 % interval"]
+        for values in columns.values():
+            r, low, high = pearson_with_interval(self._pairs(values))
+            correlations.append(shown(r, ".2f"))
+            intervals.append(MISSING if math.isnan(low) else f"{low:.2f} to {high:.2f}")
         blank = [""] * len(self.printed)
-        rows.append(
-            [
-                f"correlation with {self.reference}, printed",
-                *(shown(r, ".2f") for r, _, _ in known),
-                *blank,
-            ]
-        )
-        intervals = [
-            MISSING if math.isnan(low) else f"{low:.2f} to {high:.2f}" for _, low, high in known
-        ]
-        return [*rows, ["its 95 % interval", *intervals, *blank]]
+        return [*rows, [*correlations, *blank], [*intervals, *blank]]
 
     def figure(self, results: Results) -> Figure:
         marks = []
         for label, quantity in self.ours.items():
-            if pairs := self._pairs(self._values(results, quantity)):
-                ours, printed = zip(*sorted(pairs, key=lambda pair: pair[1]))
-                marks.append(Points(label=label, x=printed, y=ours, size=7))
+            pairs = self._pairs(self._values(results, quantity))
+            if pairs:
+                pairs.sort(key=lambda pair: pair[1])
+                ours, printed = zip(*pairs)
+                marks.append(Points(label=label, x=printed, y=ours, size=POINT_SIZE))
         return Figure([Plot(marks, Axis(f"{self.reference}, printed"), Axis(self.title))], HEIGHT)
 
     def _values(self, results: Results, quantity: BySetting) -> dict[str, float]:
         """Setting -> the mean of a quantity over seeds."""
-        by_seed = {setting: quantity(setting)(results).values() for setting in results.settings}
-        return {
-            setting: self.scale * fmean(values) for setting, values in by_seed.items() if values
-        }
+        means = {}
+        for setting in results.settings:
+            by_seed = quantity(setting)(results)
+            if by_seed:
+                means[setting] = self.scale * fmean(by_seed.values())
+        return means
 
     def _pairs(self, values: Mapping[str, float]) -> list[tuple[float, float]]:
         """Our number and the printed one in each setting that has both."""

@@ -13,20 +13,23 @@ from unalike_studies.results import Results
 
 HEIGHT = 330
 """Height of a plot, in pixels of a page."""
+POINT_SIZE = 7
+"""Diameter of the points of a scatter plot, in pixels of a page."""
 ROUNDS = Axis("round", word="round ", form="")
 FAINT = Look("faint", "#C4C4C4", "solid", "circle")
 """The look of what stands in the background."""
 PLACES = {
-    **{
-        "FedAvg": 0,
-        "FedProx": 1,
-        "FedNova": 2,
-        "FedMix": 3,
-        "SCAFFOLD": 4,
-        "FedAvg + LWS": 5,
-        "FedPake as printed": 6,
-    },
-    **{"FedSA as printed": 9, "FedSA = FedPake, normalized": 10, "weighted mean": 7, "mean": 12},
+    "FedAvg": 0,
+    "FedProx": 1,
+    "FedNova": 2,
+    "FedMix": 3,
+    "SCAFFOLD": 4,
+    "FedAvg + LWS": 5,
+    "FedPake as printed": 6,
+    "FedSA as printed": 9,
+    "FedSA = FedPake, normalized": 10,
+    "weighted mean": 7,
+    "mean": 12,
 }
 """Label -> place among the looks of the palette, for methods that many figures share."""
 
@@ -35,11 +38,13 @@ def over_seeds(
     label: str, values: Mapping[int, Sequence[float]] | Mapping[float, Sequence[float]]
 ) -> Line:
     """The mean of the values at each x, with a band of one standard deviation to both sides."""
-    means = [statistics.fmean(of_seeds) for of_seeds in values.values()]
-    spread = [
-        statistics.stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for of_seeds in values.values()
-    ]
-    low, high = ([m + sign * s for m, s in zip(means, spread)] for sign in (-1, 1))
+    means, low, high = [], [], []
+    for of_seeds in values.values():
+        mean = statistics.fmean(of_seeds)
+        deviation = statistics.stdev(of_seeds) if len(of_seeds) > 1 else 0.0
+        means.append(mean)
+        low.append(mean - deviation)
+        high.append(mean + deviation)
     return Line(label=label, x=list(values), y=means, low=low, high=high)
 
 
@@ -48,19 +53,19 @@ def panels(
 ) -> Figure:
     """One panel per setting, with the marks of the setting."""
     axis = Axis(y) if isinstance(y, str) else y
-    return Figure([Plot(marks(setting), x, axis, setting) for setting in results.settings], HEIGHT)
+    plots = [Plot(marks(setting), x, axis, setting) for setting in results.settings]
+    return Figure(plots, HEIGHT)
 
 
 def styled(figure: Figure) -> Figure:
     """The figure with a look for each label; faint marks take no place among the looks of the others."""
-    chosen = looks([label for label, mark in figure.labelled.items() if mark.look != FAINT], PLACES)
+    labels = [label for label, mark in figure.labelled.items() if mark.look != FAINT]
+    look_of = looks(labels, PLACES)
 
     def change(mark: AnyMark) -> AnyMark:
-        return (
-            dataclasses.replace(mark, look=chosen[mark.label])
-            if isinstance(mark, Mark) and mark.label in chosen
-            else mark
-        )
+        if isinstance(mark, Mark) and mark.label in look_of:
+            return dataclasses.replace(mark, look=look_of[mark.label])
+        return mark
 
     return with_marks(figure, change)
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from unalike.reporting.charts.figure import Axis, Figure, HeatMap, Plot, Points, named
 from unalike_studies.claims import Quantity, by_cell
-from unalike_studies.layouts.looks import FAINT, HEIGHT
+from unalike_studies.layouts.looks import FAINT, HEIGHT, POINT_SIZE
 from unalike_studies.layouts.tables import shown_mean
 from unalike_studies.results import CellResult, Results
 
 SERVER = -1
 CLIENTS = "clients"
-WIDTH = 0.8
+POINTS_WIDTH = 0.8
 """The width over which the methods' points of one parameter are spread."""
 
 Values = dict[int, dict[int, float]]
@@ -47,33 +47,20 @@ class ParameterValues:
         return rows
 
     def figure(self, results: Results) -> Figure:
-        plots, x = [], Axis("parameter", named(range(self.entries)))
+        x = Axis("parameter", named(range(self.entries)))
+        y = Axis(self.title, limits=(-self.limit, self.limit))
+        plots = []
         for setting in results.settings:
             methods = {
                 method: _standardized(values)
                 for method, values in _methods(results, setting).items()
             }
-            first = next(iter(methods.values()), {})
-            clients = [
-                (i, v)
-                for i in range(self.entries)
-                for k, v in first.get(i, {}).items()
-                if k != SERVER
-            ]
-            places = [WIDTH * ((j + 1) / (len(methods) + 1) - 0.5) for j in range(len(methods))]
-            marks = [
-                Points(
-                    look=FAINT,
-                    label=CLIENTS,
-                    x=[i for i, _ in clients],
-                    y=[v for _, v in clients],
-                    size=7,
-                ),
-                *(self._points(*values, place) for values, place in zip(methods.items(), places)),
-            ]
-            plots.append(
-                Plot(marks, x, Axis(self.title, limits=(-self.limit, self.limit)), setting)
-            )
+            # All methods saw the same clients: those of the first one stand for all.
+            marks = [self._client_points(next(iter(methods.values()), {}))]
+            for number, (method, values) in enumerate(methods.items(), 1):
+                place = POINTS_WIDTH * (number / (len(methods) + 1) - 0.5)
+                marks.append(self._points(method, values, place))
+            plots.append(Plot(marks, x, y, setting))
         return Figure(plots, HEIGHT)
 
     @staticmethod
@@ -81,26 +68,32 @@ class ParameterValues:
         """Seed -> the mean distance of a method's new values from the main peak over the clients, in standard deviations."""
 
         def number(cell: CellResult) -> float | None:
-            entries = _standardized(_values(cell)).values()
-            distances = [
-                abs(at[SERVER] - half_sample_mode(_of_clients(at)))
-                for at in entries
-                if SERVER in at
-            ]
+            distances = []
+            for at in _standardized(_values(cell)).values():
+                if SERVER in at:
+                    peak = half_sample_mode(_of_clients(at))
+                    distances.append(abs(at[SERVER] - peak))
             return statistics.fmean(distances) if distances else None
 
         return by_cell(method, setting, number)
 
+    def _client_points(self, values: Values) -> Points:
+        """The values of the clients."""
+        x, y = [], []
+        for entry in range(self.entries):
+            of_clients = _of_clients(values.get(entry, {}))
+            x += [entry] * len(of_clients)
+            y += of_clients
+        return Points(look=FAINT, label=CLIENTS, x=x, y=y, size=POINT_SIZE)
+
     def _points(self, method: str, values: Values, place: float) -> Points:
         """The new values of a method, beside the clients' points by `place`."""
-        points = [
-            (i + place, values[i][SERVER])
-            for i in range(self.entries)
-            if SERVER in values.get(i, {})
-        ]
-        return Points(
-            label=method, x=[x for x, _ in points], y=[value for _, value in points], size=7
-        )
+        x, y = [], []
+        for entry in range(self.entries):
+            if SERVER in values.get(entry, {}):
+                x.append(entry + place)
+                y.append(values[entry][SERVER])
+        return Points(label=method, x=x, y=y, size=POINT_SIZE)
 
 
 @dataclass(frozen=True)
@@ -119,20 +112,19 @@ class Kernel:
     def table(self, results: Results) -> list[list[str]]:
         """One row per method: its mean distance from the clients' mean, over their deviation."""
         rows = [["method", "mean distance from the clients' mean, in standard deviations"]]
-        return rows + [
-            [method, _distance(values)]
-            for method, values in _methods(results, self.setting).items()
-        ]
+        for method, values in _methods(results, self.setting).items():
+            rows.append([method, _distance(values)])
+        return rows
 
     def figure(self, results: Results) -> Figure:
-        plots, bar = [], f"{self.title}, cut at {self.limit:g}"
+        bar = f"{self.title}, cut at {self.limit:g}"
+        plots = []
         for method, values in _methods(results, self.setting).items():
             scaled = _standardized(values)
             flat = [scaled.get(i, {}).get(SERVER, math.nan) for i in range(self.side**2)]
             cut = np.clip(flat, -self.limit, self.limit).reshape(self.side, self.side)
-            plots.append(
-                Plot([HeatMap(cut, bar, diverging=True)], y=Axis(reverse=True), title=method)
-            )
+            kernel = HeatMap(cut, bar, diverging=True)
+            plots.append(Plot([kernel], y=Axis(reverse=True), title=method))
         return Figure(plots, HEIGHT)
 
 
@@ -141,7 +133,8 @@ def half_sample_mode(values: Sequence[float]) -> float:
     rest = sorted(values)
     while len(rest) > 2:
         size = math.ceil(len(rest) / 2)
-        start = min(range(len(rest) - size + 1), key=lambda i: rest[i + size - 1] - rest[i])
+        widths = [rest[i + size - 1] - rest[i] for i in range(len(rest) - size + 1)]
+        start = widths.index(min(widths))
         rest = rest[start : start + size]
     return statistics.fmean(rest)
 
@@ -152,19 +145,27 @@ def _of_clients(at: dict[int, float]) -> list[float]:
 
 def _methods(results: Results, setting: str) -> dict[str, Values]:
     """Method -> values after the first recorded round, under the first seed."""
-    cells = {method: results.of(method, setting) for method in results.methods}
-    of_methods = {method: _values(seeds[min(seeds)]) for method, seeds in cells.items() if seeds}
-    return {method: values for method, values in of_methods.items() if values}
+    of_methods = {}
+    for method in results.methods:
+        cells = results.of(method, setting)
+        if cells:
+            values = _values(cells[min(cells)])
+            if values:
+                of_methods[method] = values
+    return of_methods
 
 
 def _values(cell: CellResult) -> Values:
     of_entries: Values = {}
     for series in cell.recorded.get("series", []):
+        # The layer of a recorded parameter is its name with the place in it, such as "weight[3]".
         place = re.search(r"\[(\d+)\]$", series.get("layer", ""))
-        if series["quantity"] == "parameter" and place and series["values"][0] is not None:
-            of_entries.setdefault(int(place[1]), {})[series.get("client", SERVER)] = series[
-                "values"
-            ][0]
+        if series["quantity"] != "parameter" or place is None:
+            continue
+        first_value = series["values"][0]
+        if first_value is not None:
+            by_client = of_entries.setdefault(int(place[1]), {})
+            by_client[series.get("client", SERVER)] = first_value
     return of_entries
 
 
@@ -181,6 +182,5 @@ def _standardized(values: Values) -> Values:
 
 
 def _distance(values: Values) -> str:
-    return shown_mean(
-        (abs(at[SERVER]) for at in _standardized(values).values() if SERVER in at), ".3f"
-    )
+    scaled = _standardized(values).values()
+    return shown_mean((abs(at[SERVER]) for at in scaled if SERVER in at), ".3f")

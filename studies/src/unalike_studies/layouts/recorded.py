@@ -15,7 +15,7 @@ from unalike_studies.layouts.tables import MISSING
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import CellResult, Results
 
-WHOLE = "model"
+WHOLE_MODEL_LABEL = "model"
 """The label of a number that belongs to no layer."""
 
 Entries = dict[str, dict[int, list[float]]]
@@ -45,16 +45,12 @@ class RecordedCurves:
             ["method", "setting", "seeds", self.by, "first round", "last round", "mean over rounds"]
         ]
         for method, setting in _recorded(results, self.quantity):
-            entries, seeds = (
-                self.entries(results, method, setting),
-                str(len(results.of(method, setting))),
-            )
-            for entry, by_number in entries.items():
-                values = [statistics.fmean(values) for values in by_number.values()]
-                shown = [
-                    f"{value:.4g}" for value in (values[0], values[-1], statistics.fmean(values))
-                ]
-                rows.append([method, setting, seeds, entry, *shown])
+            seeds = str(len(results.of(method, setting)))
+            for entry, by_number in self.entries(results, method, setting).items():
+                means = [statistics.fmean(of_seeds) for of_seeds in by_number.values()]
+                first, last = f"{means[0]:.4g}", f"{means[-1]:.4g}"
+                over_rounds = f"{statistics.fmean(means):.4g}"
+                rows.append([method, setting, seeds, entry, first, last, over_rounds])
         return rows
 
     def figure(self, results: Results) -> Figure:
@@ -70,8 +66,9 @@ class RecordedCurves:
         entries: Entries = {}
         for cell in results.of(method, setting).values():
             for entry, values in by_round(cell.recorded, self.quantity, self.by).items():
+                by_number = entries.setdefault(entry or WHOLE_MODEL_LABEL, {})
                 for number, value in values.items():
-                    entries.setdefault(entry or WHOLE, {}).setdefault(number, []).append(value)
+                    by_number.setdefault(number, []).append(value)
         return entries
 
 
@@ -89,13 +86,11 @@ class RecordedTable:
         pairs = _recorded(results, self.quantity)
         columns = [RecordedCurves("", self.quantity).entries(results, *pair) for pair in pairs]
         layers = dict.fromkeys(layer for entries in columns for layer in entries)
-        return [
-            ["layer", *(", ".join(pair) for pair in pairs)],
-            *(
-                [layer, *(_between(entries.get(layer, {})) for entries in columns)]
-                for layer in layers
-            ),
-        ]
+        rows = [["layer", *(", ".join(pair) for pair in pairs)]]
+        for layer in layers:
+            ranges = [_between(entries.get(layer, {})) for entries in columns]
+            rows.append([layer, *ranges])
+        return rows
 
 
 @dataclass(frozen=True)
@@ -123,12 +118,13 @@ class GroupSizes:
         for method, setting in _recorded(results, self.quantity):
             cells = results.of(method, setting).values()
             counts = Counter(sizes for cell in cells for sizes in self._sizes(cell))
-            shown = [
-                text
-                for sizes, count in counts.most_common(2)
-                for text in (", ".join(map(str, sizes)), f"{100 * count / counts.total():.1f}")
-            ]
-            rows.append([method, setting, str(counts.total()), *(shown + [MISSING] * 4)[:4]])
+            row = [method, setting, str(counts.total())]
+            for sizes, count in counts.most_common(2):
+                share = f"{100 * count / counts.total():.1f}"
+                row += [", ".join(map(str, sizes)), share]
+            # Where all groups have the same sizes, or there are none, columns are left over.
+            row += [MISSING] * (len(rows[0]) - len(row))
+            rows.append(row)
         return rows
 
     def share(self, method: str, setting: str, sizes: tuple[int, ...]) -> Quantity:
@@ -144,12 +140,13 @@ class GroupSizes:
         """The sizes of the groups in each layer and round, largest first; clients in no group are left out."""
         groups: dict[tuple[str, int], Counter[int]] = {}
         for series in cell.recorded.get("series", []):
-            if series["quantity"] == self.quantity:
-                for number, group in zip(cell.recorded["rounds"], series["values"]):
-                    if group is not None and group >= 0:
-                        groups.setdefault((series.get("layer", ""), number), Counter())[
-                            int(group)
-                        ] += 1
+            if series["quantity"] != self.quantity:
+                continue
+            layer = series.get("layer", "")
+            for number, group in zip(cell.recorded["rounds"], series["values"]):
+                if group is not None and group >= 0:
+                    members = groups.setdefault((layer, number), Counter())
+                    members[int(group)] += 1
         return [tuple(sorted(members.values(), reverse=True)) for members in groups.values()]
 
 
@@ -162,12 +159,13 @@ class RecordedMap(RecordedCurves):
         for method, setting in _recorded(results, self.quantity):
             entries = self.entries(results, method, setting)
             rounds = sorted({number for by_number in entries.values() for number in by_number})
-            means = [
-                [statistics.fmean(by_number[n]) if n in by_number else math.nan for n in rounds]
-                for by_number in entries.values()
-            ]
-            texts = [[f"{entry}, round {number}" for number in rounds] for entry in entries]
-            x, y = Axis("round", named(rounds)), Axis(self.by, named(entries), reverse=True)
+            means, texts = [], []
+            for entry, by_number in entries.items():
+                known = {n: statistics.fmean(values) for n, values in by_number.items()}
+                means.append([known.get(number, math.nan) for number in rounds])
+                texts.append([f"{entry}, round {number}" for number in rounds])
+            x = Axis("round", named(rounds))
+            y = Axis(self.by, named(entries), reverse=True)
             squares = HeatMap(np.array(means), self.title, texts=texts, form=".4g")
             plots.append(Plot([squares], x, y, _title(results, method, setting)))
         return Figure(plots, HEIGHT)
@@ -175,18 +173,19 @@ class RecordedMap(RecordedCurves):
 
 def _recorded(results: Results, quantity: str) -> list[tuple[str, str]]:
     """The (method, setting) pairs with a recorded number, in the order of the study."""
-    groups = results.groups()
-    return [
-        (m, where)
-        for m, where, cells in groups
-        if any(by_round(cell.recorded, quantity) for cell in cells)
-    ]
+    pairs = []
+    for method, setting, cells in results.groups():
+        if any(by_round(cell.recorded, quantity) for cell in cells):
+            pairs.append((method, setting))
+    return pairs
 
 
 def _between(values: Mapping[int, list[float]]) -> str:
     """The mean of values by round, and their range."""
     flat = [value for of_round in values.values() for value in of_round]
-    return f"{statistics.fmean(flat):.3g} ({min(flat):.3g} to {max(flat):.3g})" if flat else MISSING
+    if not flat:
+        return MISSING
+    return f"{statistics.fmean(flat):.3g} ({min(flat):.3g} to {max(flat):.3g})"
 
 
 def _title(results: Results, method: str, setting: str) -> str:

@@ -13,11 +13,12 @@ from unalike.reporting.charts.figure import Axis, Figure, Line, Plot
 from unalike.reporting.charts.figure import Points as PointMarks
 from unalike_studies.claims import Quantity, by_cell
 from unalike_studies.correlations import pearson, rank_correlation
-from unalike_studies.layouts.looks import HEIGHT, panels
+from unalike_studies.layouts.looks import HEIGHT, POINT_SIZE, panels
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import CellResult, Results
 
 MOST_NEIGHBOURS = 5
+"""The largest perplexity of a map of clients."""
 Points = list[tuple[float, float]]
 
 
@@ -49,15 +50,8 @@ class Scatter:
         for method, setting, cell in self._cells(results):
             points = self.points(cell)
             r = pearson(points)
-            rows.append(
-                [
-                    method,
-                    setting,
-                    str(cell.seed),
-                    str(len(points)),
-                    f"{r:.2f}" if math.isfinite(r) else "-",
-                ]
-            )
+            shown = f"{r:.2f}" if math.isfinite(r) else "-"
+            rows.append([method, setting, str(cell.seed), str(len(points)), shown])
         return rows
 
     def figure(self, results: Results) -> Figure:
@@ -66,11 +60,11 @@ class Scatter:
             for method, where, cell in self._cells(results):
                 if where == setting:
                     by_method.setdefault(method, []).extend(self.points(cell))
-            points = [
-                PointMarks(label=method, x=[x for x, _ in of], y=[y for _, y in of], size=7)
-                for method, of in by_method.items()
-            ]
-            return [*points, *self.lines(points)]
+            point_marks = []
+            for method, points in by_method.items():
+                x, y = zip(*points)
+                point_marks.append(PointMarks(label=method, x=list(x), y=list(y), size=POINT_SIZE))
+            return [*point_marks, *self.lines(point_marks)]
 
         return panels(results, marks, Axis(self.x), self.title)
 
@@ -92,7 +86,8 @@ class RecordedScatter(Scatter):
     y: str = ""
 
     def points(self, cell: CellResult) -> Points:
-        x, y = (_means(cell, quantity) for quantity in (self.x, self.y))
+        x = _means(cell, self.x)
+        y = _means(cell, self.y)
         return [(x[number], y[number]) for number in sorted(x) if number in y]
 
 
@@ -104,17 +99,21 @@ class ScoreAgainstBytes(Scatter):
     name: str = "score-against-bytes"
 
     def points(self, cell: CellResult) -> Points:
-        up, clients = (cell.rounds.get(name, []) for name in ("bytes_up", "participants"))
-        return (
-            [(up[-1] / clients[-1] / 1000, 100 * cell.score("accuracy", self.last))] if up else []
-        )
+        bytes_up = cell.rounds.get("bytes_up", [])
+        clients = cell.rounds.get("participants", [])
+        if not bytes_up:
+            return []
+        kilobytes = bytes_up[-1] / clients[-1] / 1000
+        return [(kilobytes, 100 * cell.score("accuracy", self.last))]
 
     def table(self, results: Results) -> list[list[str]]:
         """Bytes and accuracy of each method, the means over seeds."""
         rows = [["method", "setting", self.x, self.title]]
         for method, setting, cells in results.groups():
-            if points := [point for cell in cells for point in self.points(cell)]:
-                x, y = map(statistics.fmean, zip(*points))
+            points = [point for cell in cells for point in self.points(cell)]
+            if points:
+                x = statistics.fmean(kilobytes for kilobytes, _ in points)
+                y = statistics.fmean(accuracy for _, accuracy in points)
                 rows.append([method, setting, f"{x:.2f}", f"{y:.1f}"])
         return rows
 
@@ -135,19 +134,19 @@ class GapAgainstBound(Scatter):
 
     def points(self, cell: CellResult) -> Points:
         tau = by_round(cell.recorded, "tau").values()
-        rows = zip(
-            *(cell.rounds.get(name, []) for name in ("round", "participants", "loss", "train_loss"))
-        )
-        return [
-            (
-                math.sqrt(2 * sum(by_number[number] for by_number in tau) / clients),
-                abs(loss - train_loss),
-            )
-            for number, clients, loss, train_loss in rows
-            if tau
-            and None not in (loss, train_loss)
-            and all(number in by_number for by_number in tau)
+        if not tau:
+            return []
+        columns = [
+            cell.rounds.get(name, []) for name in ("round", "participants", "loss", "train_loss")
         ]
+        points = []
+        for number, clients, loss, train_loss in zip(*columns):
+            has_losses = loss is not None and train_loss is not None
+            if has_losses and all(number in by_number for by_number in tau):
+                tau_of_model = sum(by_number[number] for by_number in tau)
+                bound = math.sqrt(2 * tau_of_model / clients)
+                points.append((bound, abs(loss - train_loss)))
+        return points
 
     def slack(self, method: str, setting: str) -> Quantity:
         """Seed -> the mean over rounds of the bound less the gap: the theorem bounds the expected gap."""
@@ -175,21 +174,30 @@ class GapAgainstBound(Scatter):
         ]
         for method, setting, cell in self._cells(results):
             points = self.points(cell)
-            bound, gap = (statistics.fmean(values) for values in zip(*points))
+            bound = statistics.fmean(x for x, _ in points)
+            gap = statistics.fmean(y for _, y in points)
             above = 100 * statistics.fmean(y > x for x, y in points)
-            numbers = (
-                f"{gap:.2f}",
-                f"{bound:.2f}",
-                f"{above:.0f}",
-                f"{max(y / x for x, y in points):.2f}",
+            least_c = max(y / x for x, y in points)
+            rows.append(
+                [
+                    method,
+                    setting,
+                    str(cell.seed),
+                    str(len(points)),
+                    f"{gap:.2f}",
+                    f"{bound:.2f}",
+                    f"{above:.0f}",
+                    f"{least_c:.2f}",
+                    f"{rank_correlation(points):.2f}",
+                ]
             )
-            r = rank_correlation(points)
-            rows.append([method, setting, str(cell.seed), str(len(points)), *numbers, f"{r:.2f}"])
         return rows
 
     def lines(self, marks: Sequence[PointMarks]) -> list[Line]:
         """The diagonal."""
-        most = max(max(*mark.x, *mark.y) for mark in marks) if marks else 1.0
+        most = 1.0
+        if marks:
+            most = max(max(*mark.x, *mark.y) for mark in marks)
         return [Line(label="gap = bound", x=[0, most], y=[0, most], markers=False)]
 
 
@@ -204,12 +212,14 @@ class DataAgainstUpdates(Scatter):
     name: str = "updates-against-data"
 
     def points(self, cell: CellResult) -> Points:
-        cosines, distances = _cosines(cell), self.distances(cell)
-        return [
-            (distances[i][j], 1 - statistics.fmean(cosines[i, j]))
-            for i, j in combinations(range(len(distances)), 2)
-            if (i, j) in cosines
-        ]
+        cosines = _cosines(cell)
+        distances = self.distances(cell)
+        points = []
+        for i, j in combinations(range(len(distances)), 2):
+            if (i, j) in cosines:
+                mean_cosine = statistics.fmean(cosines[i, j])
+                points.append((distances[i][j], 1 - mean_cosine))
+        return points
 
     def mean_between(self, low: float, high: float, method: str, setting: str) -> Quantity:
         """Seed -> the mean distance of the updates of clients whose data differ by `low` to `high`."""
@@ -222,8 +232,14 @@ class DataAgainstUpdates(Scatter):
 
     def distances(self, cell: CellResult) -> list[list[float]]:
         """The distance of every two clients' data."""
-        shares = [[count / max(1, sum(row)) for count in row] for row in cell.label_counts]
-        return [[sum(abs(p - q) for p, q in zip(a, b)) / 2 for b in shares] for a in shares]
+        shares = []
+        for counts in cell.label_counts:
+            total = max(1, sum(counts))
+            shares.append([count / total for count in counts])
+        distances = []
+        for of_client in shares:
+            distances.append([_total_variation(of_client, of_other) for of_other in shares])
+        return distances
 
 
 @dataclass(frozen=True)
@@ -253,59 +269,59 @@ class ClientMap:
         """Whether clients of the same most frequent class lie together: mean distances, relative to the mean update norm."""
         rows = [["setting", "round", "distance within a class", "distance between classes"]]
         for setting, cell in self._cells(results).items():
-            kinds = _kinds(cell)
-            for number, apart in self._distances(cell).items():
-                alike = np.equal.outer(kinds, kinds) & ~np.eye(len(kinds), dtype=bool)
-                other = np.not_equal.outer(kinds, kinds)
-                means = [
-                    f"{apart[where].mean():.3f}" if where.any() else "-" for where in (alike, other)
-                ]
-                rows.append([setting, str(number), *means])
+            classes = _largest_classes(cell)
+            # Of the pairs of a client with itself none counts.
+            within = np.equal.outer(classes, classes) & ~np.eye(len(classes), dtype=bool)
+            between = np.not_equal.outer(classes, classes)
+            for number, distances in self._distances(cell).items():
+                row = [setting, str(number)]
+                for pairs in (within, between):
+                    row.append(f"{distances[pairs].mean():.3f}" if pairs.any() else "-")
+                rows.append(row)
         return rows
 
     def figure(self, results: Results) -> Figure:
         plots = []
         for setting, cell in self._cells(results).items():
-            kinds = _kinds(cell)
-            for number, apart in self._distances(cell).items():
-                places = _embedded(apart)
-                of_kinds = {
-                    kind: places[kinds == kind].T.tolist() for kind in sorted(set(kinds.tolist()))
-                }
-                marks = [
-                    PointMarks(label=f"class {kind}", x=x, y=y, size=7)
-                    for kind, (x, y) in of_kinds.items()
-                ]
+            classes = _largest_classes(cell)
+            for number, distances in self._distances(cell).items():
+                places = _embed(distances)
+                marks = []
+                for label in sorted(set(classes.tolist())):
+                    x, y = places[classes == label].T.tolist()
+                    marks.append(PointMarks(label=f"class {label}", x=x, y=y, size=POINT_SIZE))
                 plots.append(Plot(marks, Axis(), Axis(self.title), f"{setting}, round {number}"))
         return Figure(plots, HEIGHT)
 
     def _cells(self, results: Results) -> dict[str, CellResult]:
         """Setting -> the cell of the method under the first seed."""
-        seeds = {setting: results.of(self.method, setting) for setting in results.settings}
-        return {
-            setting: cells[min(cells)]
-            for setting, cells in seeds.items()
-            if cells and cells[min(cells)].recorded
-        }
+        first_cells = {}
+        for setting in results.settings:
+            cells = results.of(self.method, setting)
+            if cells and cells[min(cells)].recorded:
+                first_cells[setting] = cells[min(cells)]
+        return first_cells
 
     def _distances(self, cell: CellResult) -> dict[int, np.ndarray]:
         """Round -> distances of the clients' updates [K, K] over their mean norm."""
         clients = len(cell.label_counts)
-        distances, rounds = {}, cell.recorded["rounds"]
+        rounds = cell.recorded["rounds"]
+        distances = {}
         for place in sorted({0, len(rounds) // 2, len(rounds) - 1}):
-            norms, cosines = np.full(clients, np.nan), np.eye(clients)
+            norms = np.full(clients, np.nan)
+            cosines = np.eye(clients)
             for series in cell.recorded["series"]:
-                client, other, value = (
-                    series.get("client", -1),
-                    series.get("other"),
-                    series["values"][place],
-                )
+                client = series.get("client", -1)
+                other = series.get("other")
+                value = series["values"][place]
                 if client < 0 or value is None:
                     continue
                 if series["quantity"] == "update_norm" and "layer" not in series:
                     norms[client] = value
                 if series["quantity"] == "cosine":
                     cosines[client, other] = cosines[other, client] = value
+
+            # |a - b|^2 = |a|^2 + |b|^2 - 2 |a| |b| cos(a, b), which rounding may make negative.
             if np.isfinite(norms).all():
                 squares = norms[:, None] ** 2 + norms**2 - 2 * np.outer(norms, norms) * cosines
                 distances[rounds[place]] = np.sqrt(squares.clip(0)) / norms.mean()
@@ -325,21 +341,26 @@ def _cosines(cell: CellResult) -> dict[tuple[int, int], list[float]]:
     """Pair of clients -> the cosines of their updates in the rounds that are kept."""
     by_pair = {}
     for series in cell.recorded.get("series", []):
+        if series["quantity"] != "cosine" or "other" not in series:
+            continue
         values = [value for value in series["values"] if value is not None and math.isfinite(value)]
-        if series["quantity"] == "cosine" and "other" in series and values:
+        if values:
             i, j = sorted((int(series["client"]), int(series["other"])))
             by_pair[i, j] = values
     return by_pair
 
 
-def _kinds(cell: CellResult) -> np.ndarray:
+def _total_variation(shares: Sequence[float], others: Sequence[float]) -> float:
+    return sum(abs(p - q) for p, q in zip(shares, others)) / 2
+
+
+def _largest_classes(cell: CellResult) -> np.ndarray:
     """The most frequent class of each client."""
     return np.array(cell.label_counts).argmax(1)
 
 
-def _embedded(apart: np.ndarray) -> np.ndarray:
+def _embed(distances: np.ndarray) -> np.ndarray:
     """Points [K, 2] by t-SNE; the seed is fixed."""
-    perplexity = min(MOST_NEIGHBOURS, len(apart) - 1)
-    return TSNE(
-        metric="precomputed", init="random", perplexity=perplexity, random_state=0
-    ).fit_transform(apart)
+    perplexity = min(MOST_NEIGHBOURS, len(distances) - 1)
+    embedding = TSNE(metric="precomputed", init="random", perplexity=perplexity, random_state=0)
+    return embedding.fit_transform(distances)

@@ -29,10 +29,11 @@ class Sweep:
         lines = self._lines(results)
         rows = [[self.parameter, *(line.label for line in lines)]]
         for value in sorted(set(self.at.values())):
-            scores = [dict(zip(line.x, line.y)).get(value) for line in lines]
-            rows.append(
-                [f"{value:g}", *(MISSING if score is None else f"{score:.4g}" for score in scores)]
-            )
+            row = [f"{value:g}"]
+            for line in lines:
+                score = dict(zip(line.x, line.y)).get(value)
+                row.append(MISSING if score is None else f"{score:.4g}")
+            rows.append(row)
         return rows
 
     def figure(self, results: Results) -> Figure:
@@ -44,12 +45,9 @@ class Sweep:
         for method in results.methods:
             at_value = {}
             for setting in results.settings:
-                values = [
-                    self.scale * v
-                    for v in results.scores(method, setting, self.column, self.last).values()
-                ]
-                if values and setting in self.at:
-                    at_value[self.at[setting]] = values
+                scores = results.scores(method, setting, self.column, self.last)
+                if scores and setting in self.at:
+                    at_value[self.at[setting]] = [self.scale * v for v in scores.values()]
             if at_value:
                 lines.append(over_seeds(method, dict(sorted(at_value.items()))))
         return lines
@@ -74,15 +72,11 @@ class MethodSweep:
 
     def table(self, results: Results) -> list[list[str]]:
         """One row per setting and value of the parameter: the gain of each family over the baseline under the same seeds."""
-        rows = [
-            [
-                "setting",
-                self.parameter,
-                *(f"{family} less {self.baseline}" for family in self.families),
-            ]
-        ]
+        columns = [f"{family} less {self.baseline}" for family in self.families]
+        rows = [["setting", self.parameter, *columns]]
+        all_values = sorted({value for at in self.families.values() for value in at.values()})
         for setting in results.settings:
-            for value in sorted({value for at in self.families.values() for value in at.values()}):
+            for value in all_values:
                 gains = [self._gain(results, at, value, setting) for at in self.families.values()]
                 if any(gain != MISSING for gain in gains):
                     rows.append([setting, f"{value:g}", *gains])
@@ -98,26 +92,29 @@ class MethodSweep:
 
     def _gain(self, results: Results, at: Mapping[str, float], value: float, setting: str) -> str:
         base = self._scores(results, self.baseline, setting)
-        for method, its in at.items():
+        for method, value_of_method in at.items():
+            if value_of_method != value:
+                continue
             scores = self._scores(results, method, setting)
             gains = [scores[seed] - base[seed] for seed in scores if seed in base]
-            if its == value and gains:
-                spread = (
-                    f" ± {statistics.stdev(gains):.2f} ({len(gains)})" if len(gains) > 1 else ""
-                )
-                return f"{statistics.fmean(gains):+.2f}{spread}"
+            if gains:
+                mean = f"{statistics.fmean(gains):+.2f}"
+                if len(gains) == 1:
+                    return mean
+                return f"{mean} ± {statistics.stdev(gains):.2f} ({len(gains)})"
         return MISSING
 
     def _lines(self, results: Results, setting: str) -> list[Line]:
         lines = []
         for family, at in self.families.items():
-            scores = {
-                value: list(self._scores(results, method, setting).values())
-                for method, value in at.items()
-            }
+            scores = {}
+            for method, value in at.items():
+                scores[value] = list(self._scores(results, method, setting).values())
             at_value = {value: scores[value] for value in sorted(scores) if scores[value]}
             if at_value:
                 lines.append(over_seeds(family, at_value))
+
+        # The baseline has no such parameter: a level line over the whole width.
         level = list(self._scores(results, self.baseline, setting).values())
         places = [x for line in lines for x in line.x]
         if level and places:

@@ -9,7 +9,7 @@ from unalike_studies.claims import Quantity, by_cell, peak, score
 from unalike_studies.results import CellResult, Results
 
 MISSING = "-"
-BYTES = 4
+PARAMETER_BYTES = 4
 """Bytes of a float32 parameter."""
 
 
@@ -33,10 +33,14 @@ class MethodTable:
         printed = {setting for _, setting in self.published}
         head = ["method"]
         for setting in results.settings:
-            head += [setting, *([f"{setting}, published"] if setting in printed else [])]
+            head.append(setting)
+            if setting in printed:
+                head.append(f"{setting}, published")
         rows = [head]
         for method in results.methods:
-            scores = {s: self._quantity(method, s)(results) for s in results.settings}
+            scores = {}
+            for setting in results.settings:
+                scores[setting] = self._quantity(method, setting)(results)
             if not any(scores.values()):
                 continue
             row = [method]
@@ -48,11 +52,9 @@ class MethodTable:
         return rows
 
     def _quantity(self, method: str, setting: str) -> Quantity:
-        return (
-            peak(method, setting, self.column)
-            if self.best
-            else score(method, setting, self.column, self.last)
-        )
+        if self.best:
+            return peak(method, setting, self.column)
+        return score(method, setting, self.column, self.last)
 
     def entry(self, values: Sequence[float]) -> str:
         """`mean ± standard deviation (seeds)` of the values; `diverges` if one of them is infinite."""
@@ -62,11 +64,10 @@ class MethodTable:
         if any(math.isinf(value) for value in shown):
             return "diverges"
         mean = f"{statistics.fmean(shown):.{self.digits}f}"
-        return (
-            mean
-            if len(shown) == 1
-            else f"{mean} ± {statistics.stdev(shown):.{self.digits}f} ({len(shown)})"
-        )
+        if len(shown) == 1:
+            return mean
+        deviation = f"{statistics.stdev(shown):.{self.digits}f}"
+        return f"{mean} ± {deviation} ({len(shown)})"
 
 
 @dataclass(frozen=True)
@@ -81,32 +82,24 @@ class ClientSpread:
     scale: float = 100
 
     def table(self, results: Results) -> list[list[str]]:
-        rows = [
-            [
-                "method",
-                *(
-                    f"{setting}, {what}"
-                    for setting in results.settings
-                    for what in ("deviation", "worst")
-                ),
-            ]
-        ]
+        head = ["method"]
+        for setting in results.settings:
+            head += [f"{setting}, deviation", f"{setting}, worst"]
+        rows = [head]
         for method in results.methods:
             row = [method]
             for setting in results.settings:
                 scores = [self._scores(cell) for cell in results.of(method, setting).values()]
                 of_seeds = [of_clients for of_clients in scores if len(of_clients) > 1]
-                row += [
-                    shown_mean(map(statistics.pstdev, of_seeds), ".2f"),
-                    shown_mean(map(min, of_seeds), ".2f"),
-                ]
+                deviations = [statistics.pstdev(of_clients) for of_clients in of_seeds]
+                worst = [min(of_clients) for of_clients in of_seeds]
+                row += [shown_mean(deviations, ".2f"), shown_mean(worst, ".2f")]
             rows.append(row)
         return rows
 
     def _scores(self, cell: CellResult) -> list[float]:
-        return [
-            self.scale * value for value in cell.clients.get(self.column, []) if value is not None
-        ]
+        values = cell.clients.get(self.column, [])
+        return [self.scale * value for value in values if value is not None]
 
 
 @dataclass(frozen=True)
@@ -126,25 +119,22 @@ class ClientTable:
         rows = [["method", *self.clients]]
         entry = MethodTable(self.title, scale=self.scale).entry
         for method in results.methods:
-            cells = [cell for cell in results.cells if cell.method == method]
-            of = [
-                dict(zip(cell.clients.get("client", []), cell.clients.get(self.column, [])))
-                for cell in cells
-            ]
-            values = [
-                [score[client] for score in of if score.get(client) is not None]
-                for client in self.clients
-            ]
-            if any(values):
-                rows.append([method, *map(entry, values)])
-                if method in self.published:
-                    rows.append(
-                        [
-                            f"{method}, published",
-                            *(f"{number:.2f}" for number in self.published[method]),
-                        ]
-                    )
+            by_client = [self._by_client(cell) for cell in results.cells if cell.method == method]
+            values = []
+            for client in self.clients:
+                scores = [of_seed.get(client) for of_seed in by_client]
+                values.append([score for score in scores if score is not None])
+            if not any(values):
+                continue
+            rows.append([method, *(entry(of_client) for of_client in values)])
+            if method in self.published:
+                numbers = [f"{number:.2f}" for number in self.published[method]]
+                rows.append([f"{method}, published", *numbers])
         return rows
+
+    def _by_client(self, cell: CellResult) -> dict[str, float | None]:
+        clients = cell.clients.get("client", [])
+        return dict(zip(clients, cell.clients.get(self.column, [])))
 
 
 @dataclass(frozen=True)
@@ -170,12 +160,13 @@ class Costs:
             "seconds a round",
             "rounds to convergence",
             "seconds to convergence",
+            "thousand parameters down",
+            "up",
         ]
-        rows = [[*head, "thousand parameters down", "up"]]
-        return [
-            *rows,
-            *([method, setting, *self._row(cells)] for method, setting, cells in results.groups()),
-        ]
+        rows = [head]
+        for method, setting, cells in results.groups():
+            rows.append([method, setting, *self._row(cells)])
+        return rows
 
     def seconds_a_round(self, method: str, setting: str) -> Quantity:
         """The mean seconds of the evaluated rounds."""
@@ -191,62 +182,62 @@ class Costs:
         return by_cell(method, setting, number)
 
     def _row(self, cells: list[CellResult]) -> list[str]:
-        converged = [point for cell in cells if (point := self._converged(cell)) is not None]
+        paces = [_a_round(cell) for cell in cells]
+        points = [self._converged(cell) for cell in cells]
+        converged = [point for point in points if point is not None]
         return [
-            shown_mean(seconds for cell in cells if (seconds := _a_round(cell)) is not None),
+            shown_mean(pace for pace in paces if pace is not None),
             shown_mean(number for number, _ in converged),
             shown_mean(seconds for _, seconds in converged),
-            *(
-                shown_mean(sent / 1000 for cell in cells for sent in _sent(cell, way))
-                for way in ("bytes_down", "bytes_up")
-            ),
+            _thousand_parameters(cells, "bytes_down"),
+            _thousand_parameters(cells, "bytes_up"),
         ]
 
     def _converged(self, cell: CellResult) -> tuple[int, float] | None:
         """The first round whose score is as good as in the end, and the seconds of training until then."""
-        final, pace, rounds = (
-            cell.score(self.column, self.last),
-            _a_round(cell),
-            cell.rounds.get("round", []),
-        )
-        values, stages = (
-            cell.rounds.get(self.column, []),
-            cell.rounds.get("stage", [1] * len(rounds)),
-        )
-        start = values[0] if values and rounds[0] == 0 else None
-        if (
-            pace is None
-            or not math.isfinite(final)
-            or (start is not None and final < start + self.learned)
-        ):
+        rounds = cell.rounds.get("round", [])
+        values = cell.rounds.get(self.column, [])
+        stages = cell.rounds.get("stage", [1] * len(rounds))
+        final = cell.score(self.column, self.last)
+        pace = _a_round(cell)
+        if pace is None or not math.isfinite(final):
             return None
-        reached = [
-            n
-            for n, value, stage in zip(rounds, values, stages)
-            if n and value is not None and value >= final - self.margin and stage == stages[-1]
-        ]
-        return (reached[0], reached[0] * pace) if reached else None
+
+        # Round 0 is the model before training.
+        start = values[0] if values and rounds[0] == 0 else None
+        if start is not None and final < start + self.learned:
+            return None
+        for number, value, stage in zip(rounds, values, stages):
+            is_trained = number > 0 and stage == stages[-1]
+            if is_trained and value is not None and value >= final - self.margin:
+                return number, number * pace
+        return None
 
 
 def _a_round(cell: CellResult) -> float | None:
     """The mean seconds of the evaluated rounds; the first one warms up and does not count, unless it is the only one."""
-    seconds = [
-        s
-        for n, s in zip(cell.rounds.get("round", []), cell.rounds.get("seconds", []))
-        if n and s is not None
-    ]
-    return statistics.fmean(seconds[1:] or seconds) if seconds else None
+    seconds = cell.column("seconds")
+    if not seconds:
+        return None
+    return statistics.fmean(seconds[1:] or seconds)
 
 
-def _sent(cell: CellResult, way: str) -> list[float]:
-    """The parameters sent to or by a client in each evaluated round."""
-    columns = zip(cell.rounds.get(way, []), cell.rounds.get("participants", []))
-    return [sent / BYTES / count for sent, count in columns if sent is not None and count]
+def _thousand_parameters(cells: Iterable[CellResult], way: str) -> str:
+    """The thousands of parameters that go to or from a client in a round; `way` is the column of their bytes."""
+    thousands = []
+    for cell in cells:
+        columns = zip(cell.rounds.get(way, []), cell.rounds.get("participants", []))
+        for total, participants in columns:
+            if total is not None and participants:
+                thousands.append(total / PARAMETER_BYTES / participants / 1000)
+    return shown_mean(thousands)
 
 
 def shown(value: float | None, form: str = ".4g") -> str:
     """A number as text; `MISSING` for one that is not known."""
-    return MISSING if value is None or math.isnan(value) else format(value, form)
+    if value is None or math.isnan(value):
+        return MISSING
+    return format(value, form)
 
 
 def shown_mean(values: Iterable[float], form: str = ".4g") -> str:
@@ -257,8 +248,13 @@ def shown_mean(values: Iterable[float], form: str = ".4g") -> str:
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table of rows, of which the first is the heading."""
-    head, *body = [
-        ["" if cell is None else str(cell).replace("|", "\\|") for cell in row] for row in rows
-    ]
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    head, *body = rows
+    lines = [_line(head), _line(["---"] * len(head))]
+    lines += [_line(row) for row in body]
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[object]) -> str:
+    texts = ["" if cell is None else str(cell).replace("|", "\\|") for cell in cells]
+    joined = " | ".join(texts)
+    return f"| {joined} |"

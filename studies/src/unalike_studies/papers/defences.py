@@ -35,27 +35,30 @@ DEFENCES = {
     "bucketing, median": "bucketing + median",
     "FLTrust": "fltrust",
 }
-NONE, FLIP, SIGN, ALIE, IPM, DOOR = (
-    "no attack",
-    "label flip",
-    "sign flip x 10",
-    "ALIE, z = 1.5",
-    "IPM 0.5",
-    "backdoor x 5",
-)
-SPECS = (
-    "label_flip",
-    "scaling(factor=-10.0)",
-    "alie(z=1.5)",
-    "inner_product(epsilon=0.5)",
-    "backdoor(scale=5.0)",
-)
-ATTACKS = dict(zip((FLIP, SIGN, ALIE, IPM, DOOR), SPECS, strict=True))
-UNDER = {f"{skew}, {name}": text for skew in SKEWS for name, text in ATTACKS.items()}
-METHODS = {
-    name: Variant(spec, elsewhere={where: f"{spec} + {attack}" for where, attack in UNDER.items()})
-    for name, spec in DEFENCES.items()
+NONE = "no attack"
+FLIP = "label flip"
+SIGN = "sign flip x 10"
+ALIE = "ALIE, z = 1.5"
+IPM = "IPM 0.5"
+DOOR = "backdoor x 5"
+ATTACKS = {
+    FLIP: "label_flip",
+    SIGN: "scaling(factor=-10.0)",
+    ALIE: "alie(z=1.5)",
+    IPM: "inner_product(epsilon=0.5)",
+    DOOR: "backdoor(scale=5.0)",
 }
+ATTACK_IN = {f"{skew}, {name}": text for skew in SKEWS for name, text in ATTACKS.items()}
+"""Setting -> the attack there."""
+
+
+def _under_attacks(spec: str) -> Variant:
+    """A defence, with the attack of each setting that has one."""
+    attacked = {where: f"{spec} + {attack}" for where, attack in ATTACK_IN.items()}
+    return Variant(spec, elsewhere=attacked)
+
+
+METHODS = {name: _under_attacks(spec) for name, spec in DEFENCES.items()}
 PLAIN = "uncompressed"
 COMPRESSORS = {
     PLAIN: "fedavg",
@@ -77,10 +80,14 @@ def claim(
     first: str, second: str, where: str, expects: Expectation, source: str = OURS, **other: str
 ) -> Claim:
     """The score of a method less that of another one, there or in the setting `base`."""
-    base, column = other.get("base", where), other.get("column", "accuracy")
+    base = other.get("base", where)
+    column = other.get("column", "accuracy")
     quantity = difference(score(first, where, column, LAST), score(second, base, column, LAST))
-    text = f"{first} less {second}" + ("" if base == where else f" in {base}")
-    unit = f"points of {column.replace('_', ' ')}"
+    text = f"{first} less {second}"
+    if base != where:
+        text += f" in {base}"
+    column_in_words = column.replace("_", " ")
+    unit = f"points of {column_in_words}"
     return question(f"{text}: {column}, {where}", quantity, expects, unit, source=source)
 
 
@@ -116,15 +123,10 @@ COMPRESSED = (
 
 def scales(methods: dict[str, Any], partitions: dict[str, str], **more: Any) -> dict[str, Scale]:
     """The scales of a study."""
-    small = Scale(
-        methods, {where: {"partition": text} for where, text in partitions.items()}, COMMON | more
-    )
-    smoke = replace(
-        small,
-        methods={name: methods[name] for name in [*methods][:2]},
-        seeds=(0,),
-        reduced="two methods",
-    )
+    settings = {where: {"partition": text} for where, text in partitions.items()}
+    small = Scale(methods, settings, COMMON | more)
+    two_methods = {name: methods[name] for name in list(methods)[:2]}
+    smoke = replace(small, methods=two_methods, seeds=(0,), reduced="two methods")
     return {"smoke": smoke, "small": small, "paper": replace(small, seeds=tuple(range(10)))}
 
 

@@ -76,10 +76,10 @@ BUFFERS = {
     f"{CODE_LWS}, buffers too": fedlws.lws("fedavg", fedlws.CODE_BETA, **fedlws.AS_CODE),
 }
 """The authors' code counts the buffers of batch normalization as a part of the layer that follows them."""
-NO_DECAY, NORM, MOMENTUM, WIDE = (
-    f"{CIFAR}, {what}"
-    for what in ("no weight decay", "BatchNorm", "momentum kept", "the paper's CNN")
-)
+NO_DECAY = f"{CIFAR}, no weight decay"
+NORM = f"{CIFAR}, BatchNorm"
+MOMENTUM = f"{CIFAR}, momentum kept"
+WIDE = f"{CIFAR}, the paper's CNN"
 NO_WEIGHT_DECAY = {"work": {"weight_decay": 0.0}}
 CAUSES: dict[str, Options] = {
     CIFAR: CIFARS[CIFAR],

@@ -26,7 +26,9 @@ from unalike_studies.papers.fedlws_settings import (
 )
 from unalike_studies.study import Scale, StudyTemplate, Variant
 
-PLAIN, CLAMPED, CODE = "LWS as printed", "LWS, clamped", "LWS as in the authors' code"
+PLAIN = "LWS as printed"
+CLAMPED = "LWS, clamped"
+CODE = "LWS as in the authors' code"
 SHRINKING: Methods = {
     CODE: fedlws.lws("fedavg", fedlws.RESNET_BETA, **fedlws.AS_CODE),
     PLAIN: fedlws.lws("fedavg", fedlws.RESNET_BETA),
@@ -65,9 +67,8 @@ RESNETS = StudyTemplate(
 
 
 def _as_code(*bases: str) -> dict[str, str | Variant]:
-    return fedlws.with_lws(
-        {name: fedlws.BASES[name] for name in bases}, fedlws.RESNET_BETA, **fedlws.AS_CODE
-    )
+    specs = {name: fedlws.BASES[name] for name in bases}
+    return fedlws.with_lws(specs, fedlws.RESNET_BETA, **fedlws.AS_CODE)
 
 
 ALL_BASES = {"methods": _as_code(*fedlws.BASES)}

@@ -24,13 +24,11 @@ def of_factors(method: str, where: str, number: Callable[[Rounds], float]) -> Qu
 
     def of_cell(cell: CellResult) -> float | None:
         layers = by_round(cell.recorded, "gamma")
-        return (
-            number(
-                [dict(zip(layers, row)) for row in zip(*(of.values() for of in layers.values()))]
-            )
-            if layers
-            else None
-        )
+        if not layers:
+            return None
+        gammas_of_layers = [by_number.values() for by_number in layers.values()]
+        rounds = [dict(zip(layers, gammas)) for gammas in zip(*gammas_of_layers)]
+        return number(rounds)
 
     return by_cell(method, where, of_cell)
 
@@ -48,29 +46,34 @@ def mean_factor(method: str, where: str, *parts: str) -> Quantity:
 
 
 def _from_others(row: dict[str, float], layer: str) -> float:
-    return abs(row[layer] - fmean(gamma for other, gamma in row.items() if other != layer))
+    others = [gamma for other, gamma in row.items() if other != layer]
+    return abs(row[layer] - fmean(others))
 
 
 def _classifier_first(rounds: Rounds) -> float:
     """The distance of the classifier's factor from the others' mean, less the largest such distance of another layer, at first."""
-    *others, classifier = rounds[0]
-    return _from_others(rounds[0], classifier) - max(
-        _from_others(rounds[0], layer) for layer in others
-    )
+    first_round = rounds[0]
+    *others, classifier = first_round
+    largest_of_others = max(_from_others(first_round, layer) for layer in others)
+    return _from_others(first_round, classifier) - largest_of_others
 
 
 def _change(of_row: Callable[[Iterable[float]], float]) -> Callable[[Rounds], float]:
     """A number of the factors of a round: its mean over the last third of the rounds less that over the first third."""
 
     def number(rounds: Rounds) -> float:
-        third, values = max(1, len(rounds) // 3), [of_row(row.values()) for row in rounds]
+        third = max(1, len(rounds) // 3)
+        values = [of_row(row.values()) for row in rounds]
         return fmean(values[-third:]) - fmean(values[:third])
 
     return number
 
 
 def _spread_shrinks(rounds: Rounds) -> float:
-    return -_change(lambda gammas: pstdev(list(gammas)))(rounds)
+    def spread(gammas: Iterable[float]) -> float:
+        return pstdev(list(gammas))
+
+    return -_change(spread)(rounds)
 
 
 def factor_claims(method: str, where: str) -> tuple[Claim, ...]:
@@ -80,12 +83,11 @@ def factor_claims(method: str, where: str) -> tuple[Claim, ...]:
         "The spread of the factors over layers shrinks": _spread_shrinks,
         "The factors tend to 1: their mean grows": _change(fmean),
     }
-    return tuple(
-        Claim(
-            f"{text}, {where}", of_factors(method, where, number), Above(), unit="of gamma", scale=1
-        )
-        for text, number in statements.items()
-    )
+    claims = []
+    for text, number in statements.items():
+        quantity = of_factors(method, where, number)
+        claims.append(Claim(f"{text}, {where}", quantity, Above(), unit="of gamma", scale=1))
+    return tuple(claims)
 
 
 def printed_factor(layers: str) -> Printed:
@@ -101,7 +103,10 @@ BOUND = GapAgainstBound("|test loss - training loss|")
 
 def bound_claim(method: str, where: str) -> Claim:
     """Theorem D.2 for a method in a setting."""
-    text = f"The mean generalization gap is at most sqrt(2 tau / K) (theorem D.2): bound less gap, {method}, {where}"
+    text = (
+        "The mean generalization gap is at most sqrt(2 tau / K) (theorem D.2): bound less gap, "
+        f"{method}, {where}"
+    )
     return Claim(text, BOUND.slack(method, where), Above(), unit="loss", scale=1)
 
 

@@ -74,7 +74,8 @@ def over_degrees(degrees: Iterable[str]) -> Quantity:
             for seed, cell in results.of(LEARNED, where).items():
                 tau, ratio = zip(*RATIO_AT.points(cell))
                 half = len(tau) // 2
-                by_seed.setdefault(seed, []).append((fmean(tau[half:]), fmean(ratio[half:])))
+                point = (fmean(tau[half:]), fmean(ratio[half:]))
+                by_seed.setdefault(seed, []).append(point)
         return {seed: pearson(points) for seed, points in by_seed.items() if len(points) > 2}
 
     return values
@@ -173,33 +174,34 @@ def _swept(
     claims: tuple[Claim, ...] = (),
 ) -> Study:
     """FedAvg with and without LWS over a parameter of the federation: ours at the small scale, at full those of figure 4, too."""
-    at = {value: _where(parameter, value) for value in sorted({*small, *paper})}
-    settings: dict[str, Options] = {
-        where: {**CIFARS[CIFAR], **options(value)} for value, where in at.items()
-    }
-    few = {at[value]: settings[at[value]] for value in small}
+    settings: dict[str, Options] = {}
+    value_at: dict[str, float] = {}
+    for value in sorted({*small, *paper}):
+        where = _where(parameter, value)
+        settings[where] = {**CIFARS[CIFAR], **options(value)}
+        value_at[where] = value
+    few: dict[str, Options] = {}
+    for value in small:
+        where = _where(parameter, value)
+        few[where] = settings[where]
     few_samples = fedlws.setting("digits", 0.1)
     toys: dict[str, Options] = {where: {**few_samples, **_toy(settings[where])} for where in few}
+
+    # The claim about the usual value is that of table 1.
+    better_claims = []
+    for where in few:
+        if where != CIFAR:
+            text = f"LWS makes FedAvg better, {where}"
+            better_claims.append(fedlws.better(text, LWS, "FedAvg", None, where))
+    values = ", ".join(f"{value:g}" for value in paper)
     return fedlws.study(
         name,
         title,
         PAIR,
         settings,
-        (
-            *(
-                fedlws.better(f"LWS makes FedAvg better, {where}", LWS, "FedAvg", None, where)
-                for where in few
-                if where != CIFAR
-            ),
-            *claims,
-        ),
-        (
-            fedlws.TABLE,
-            Sweep(
-                "accuracy, %", parameter, {where: value for value, where in at.items()}, last=LAST
-            ),
-        ),
-        f"Figure 4 of the paper has {', '.join(f'{value:g}' for value in paper)}, without numbers and without naming its data.",
+        (*better_claims, *claims),
+        (fedlws.TABLE, Sweep("accuracy, %", parameter, value_at, last=LAST)),
+        f"Figure 4 of the paper has {values}, without numbers and without naming its data.",
         smoke={"settings": toys},
         small={"settings": few},
     )
@@ -210,24 +212,27 @@ USUAL = {"clients": 20, "epochs": 1, "participation": 1}
 
 
 def _where(parameter: str, value: float) -> str:
-    return CIFAR if value == USUAL[parameter] else f"{CIFAR}, {NAMES[parameter].format(value)}"
+    if value == USUAL[parameter]:
+        return CIFAR
+    name = NAMES[parameter].format(value)
+    return f"{CIFAR}, {name}"
 
 
 def _toy(options: Options) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in options.items()
-        if name in ("clients", "work", "participation")
-    }
+    """The options that a parameter changes, which toys have, too."""
+    names = ("clients", "work", "participation")
+    return {name: value for name, value in options.items() if name in names}
 
 
 def unrest(method: str, where: str) -> Quantity:
     """The mean change of the accuracy between evaluated rounds, in the second half of a run."""
 
     def number(cell: CellResult) -> float | None:
-        column = cell.column("accuracy")
-        late = column[len(column) // 2 :]
-        return fmean(abs(b - a) for a, b in pairwise(late)) if len(late) > 1 else None
+        accuracies = cell.column("accuracy")
+        late = accuracies[len(accuracies) // 2 :]
+        if len(late) < 2:
+            return None
+        return fmean(abs(b - a) for a, b in pairwise(late))
 
     return by_cell(method, where, number)
 
@@ -250,7 +255,10 @@ EPOCHS_STUDY = _swept(
     (
         Claim(
             "More local epochs converge faster: the accuracy after 15 rounds, 2 epochs less 1",
-            difference(*(after_round(15, "FedAvg", _where("epochs", n)) for n in (2, 1))),
+            difference(
+                after_round(15, "FedAvg", _where("epochs", 2)),
+                after_round(15, "FedAvg", _where("epochs", 1)),
+            ),
             Above(),
         ),
     ),
@@ -304,8 +312,11 @@ def _apart(low: float, high: float) -> Quantity:
     return DIVERGENCE.mean_between(low, high, "FedAvg", HALVES)
 
 
-SAME_CLASSES, HALF_OF_THEM, OTHERS = _apart(0, 0.25), _apart(0.25, 0.75), _apart(0.75, 1)
-"""The distance of the updates of two clients by the total variation of their labels: about 0, 1/2 or 1."""
+# The distance of the updates of two clients by the total variation of their labels: about 0, 1/2
+# or 1.
+SAME_CLASSES = _apart(0, 0.25)
+HALF_OF_THEM = _apart(0.25, 0.75)
+OTHERS = _apart(0.75, 1)
 ORDER = {
     "two clients with the same classes differ less than those of a half and of all classes": (
         SAME_CLASSES,
@@ -361,15 +372,17 @@ SOME_BETAS = (0.01, 1.0)
 
 def _with_betas(name: str) -> dict[str, float]:
     """The labels of a base method with LWS -> beta."""
-    return {name + WITH: 0.1} | {f"{name}{WITH}, beta {b:g}": b for b in SOME_BETAS}
+    betas = {name + WITH: 0.1}
+    for beta in SOME_BETAS:
+        betas[f"{name}{WITH}, beta {beta:g}"] = beta
+    return betas
 
 
 def _betas(bases: Mapping[str, str]) -> dict[str, str | Variant]:
-    swept = {
-        label: fedlws.lws(spec, b)
-        for name, spec in bases.items()
-        for label, b in _with_betas(name).items()
-    }
+    swept = {}
+    for name, spec in bases.items():
+        for label, beta in _with_betas(name).items():
+            swept[label] = fedlws.lws(spec, beta)
     return fedlws.with_lws(bases) | swept
 
 
@@ -442,6 +455,14 @@ GAP_STUDY = fedlws.study(
 )
 
 STUDIES = (
-    *(RATIO_STUDY, FIXED_STUDY, CLIENTS_STUDY, EPOCHS_STUDY, PARTICIPATION_STUDY),
-    *(PARAMETERS_STUDY, DIVERGENCE_STUDY, BASES_STUDY, LABELS_STUDY, GAP_STUDY),
+    RATIO_STUDY,
+    FIXED_STUDY,
+    CLIENTS_STUDY,
+    EPOCHS_STUDY,
+    PARTICIPATION_STUDY,
+    PARAMETERS_STUDY,
+    DIVERGENCE_STUDY,
+    BASES_STUDY,
+    LABELS_STUDY,
+    GAP_STUDY,
 )

@@ -23,7 +23,7 @@ from unalike_studies.layouts.figures import ClientCurves, Curves, LabelBubbles
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.published import Printed, printed
 from unalike_studies.results import CellResult
-from unalike_studies.study import NONE, Scale, Study
+from unalike_studies.study import NO_FIELDS, Scale, Study
 
 PAPER = "Toward Data Heterogeneity of Federated Learning (FedMix), arXiv:2212.08944, 2022"
 NUMBERS = (
@@ -101,7 +101,7 @@ def _settings(mixes: Mapping[str, str], sized: Callable[[str], str] = str) -> di
 
 
 def _scales(
-    methods: dict[str, str], mixes: Mapping[str, str], more: Options = NONE
+    methods: dict[str, str], mixes: Mapping[str, str], more: Options = NO_FIELDS
 ) -> dict[str, Scale]:
     """Clients have a quarter of the paper's samples at the small scale, a tenth at smoke."""
     return {
@@ -128,8 +128,11 @@ CLIENTS = {
     },
 }
 """Mix -> kind -> its clients."""
-LAST, THIRD, FIRST, LATE = slice(-1, None), slice(2, 3), slice(3), slice(-8, None)
-"""Rounds: the last one, the third, the first three, the last eight."""
+# The last round, the third one, the first three, and the last eight.
+LAST = slice(-1, None)
+THIRD = slice(2, 3)
+FIRST = slice(3)
+LATE = slice(-8, None)
 
 
 def _of(
@@ -142,13 +145,15 @@ def _of(
     """A summary of a client's local accuracies in some rounds, averaged over the clients of a kind."""
 
     def number(cell: CellResult) -> float | None:
+        if not cell.curves:
+            return None
+        # The first curve is that of round 0, before training.
         curves: Any = cell.curves[1:][rounds]
-        clients = CLIENTS[setting][kind]
-        return (
-            fmean(summary([of_round[k] for of_round in curves]) for k in clients)
-            if cell.curves
-            else None
-        )
+        summaries = []
+        for client in CLIENTS[setting][kind]:
+            accuracies = [of_round[client] for of_round in curves]
+            summaries.append(summary(accuracies))
+        return fmean(summaries)
 
     return by_cell(method, setting, number)
 
@@ -166,9 +171,11 @@ def _end(end: str, figure: str, method: str, clients: str) -> Printed:
 
 def _level(text: str, quantity: Quantity, figure: str, method: str, clients: str) -> Claim:
     """Clients end in a printed range."""
-    low, high = (_end(end, figure, method, clients).value for end in ("lower", "upper"))
+    low = _end("lower", figure, method, clients).value
+    high = _end("upper", figure, method, clients).value
     middle = Printed((low + high) / 2, f"middle of {low:g} to {high:g}, fig {figure}")
-    within, remark = Near(margin=(high - low) / 2), "levels do not carry over from glyphs to EMNIST"
+    within = Near(margin=(high - low) / 2)
+    remark = "levels do not carry over from glyphs to EMNIST"
     return Claim(text, quantity, within, middle, "accuracy, %", remark=remark)
 
 
@@ -192,25 +199,24 @@ MACRO_F1 = MethodTable("Macro-F1 of the shared model after the last round, %", "
 
 
 def _figure(number: int, method: str) -> Study:
-    shown, claims = {"FedAvg": "fedavg"} | {method: METHODS[method]}, _kinds(f"{number}", method)
+    methods = {"FedAvg": "fedavg", method: METHODS[method]}
+    claims = list(_kinds(f"{number}", method))
     if method in ("FedNova", "FedProx"):
-        claims += tuple(
-            Claim(
-                f"{method} differs from FedAvg by less than 1 point of local accuracy, {setting}",
-                gain(method, "FedAvg", setting, "local_accuracy", last=1),
-                Same(1.0),
-                remark='the paper says "no significant improvement"',
-            )
-            for setting in MIXES
-        )
+        for setting in MIXES:
+            text = f"{method} differs from FedAvg by less than 1 point of local accuracy, {setting}"
+            quantity = gain(method, "FedAvg", setting, "local_accuracy", last=1)
+            remark = 'the paper says "no significant improvement"'
+            claims.append(Claim(text, quantity, Same(1.0), remark=remark))
     if method == "FedMix":
-        shown, claims = METHODS, claims + BETWEEN_METHODS
+        methods = METHODS
+        claims += BETWEEN_METHODS
     return Study(
         f"fedmix-figure{number}",
-        f"{method} on mixes of 1, 5 and 9 zipf-more clients with even-more ones: accuracy of every client by round",
+        f"{method} on mixes of 1, 5 and 9 zipf-more clients with even-more ones: accuracy of every "
+        "client by round",
         PAPER,
-        _scales(shown, MIXES),
-        claims,
+        _scales(methods, MIXES),
+        tuple(claims),
         (LOCAL_ACCURACY, MACRO_F1, ClientCurves("accuracy after local training, %", method)),
         NUMBERS,
     )
@@ -354,7 +360,7 @@ IDENTITY_CLAIMS = (
     *(
         identity(
             f"With equal steps {method} is {same} {when}, {setting}",
-            difference(*(quantity(name, setting) for name in (method, same))),
+            difference(quantity(method, setting), quantity(same, setting)),
             Same(1e-4),
             "loss",
             scale=1,
@@ -393,10 +399,9 @@ QUORUMS = {
 
 
 def _server(common: Options, mix: str, worst: float, rounds: int, **more: Any) -> Scale:
+    methods = {name: METHODS[name] for name in ("FedAvg", "FedMix")}
     stop = {"partition": mix, "stop": f"min_local_accuracy >= {worst}", "rounds": rounds}
-    return Scale(
-        {name: METHODS[name] for name in ("FedAvg", "FedMix")}, QUORUMS, {**common, **stop}, **more
-    )
+    return Scale(methods, QUORUMS, {**common, **stop}, **more)
 
 
 def _quorum(method: str, quorum: str, column: str) -> Quantity:

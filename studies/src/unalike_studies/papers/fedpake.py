@@ -33,17 +33,16 @@ SHARED = tuple(name for name in BASELINES if name != "FedBABU")
 
 def _against_baselines(*rules: str) -> tuple[Claim, ...]:
     """The claims of table 1 about the rule and its baselines, by these readings."""
-    return tuple(
-        claim
-        for rule in rules
-        for where in SETTINGS
-        for claim in (
-            skew.better(rule, "FedAvg", where),
-            skew.better_than_best(rule, SHARED, where),
-            skew.better(rule, "FedBABU", where),
-            skew.better_than_mean(rule, BASELINES, where),
-        )
-    )
+    claims = []
+    for rule in rules:
+        for where in SETTINGS:
+            claims += [
+                skew.better(rule, "FedAvg", where),
+                skew.better_than_best(rule, SHARED, where),
+                skew.better(rule, "FedBABU", where),
+                skew.better_than_mean(rule, BASELINES, where),
+            ]
+    return tuple(claims)
 
 
 COST_CLAIMS = (
@@ -155,7 +154,8 @@ def _printed5(method: str, model: str = "ResNet-18") -> Any:
 
 def _rule5(setting: str) -> Quantity:
     """The rule with the network of FedConcat: at the small scale all methods have it."""
-    simple, common = of(SIMPLE, setting), of(RULE, setting)
+    simple = of(SIMPLE, setting)
+    common = of(RULE, setting)
     return lambda results: simple(results) or common(results)
 
 
@@ -330,7 +330,9 @@ CROWD = skew.study(
     },
 )
 
-LOCAL, GROUP, TRAINED = "BatchNorm kept at clients", "GroupNorm", "tested after local training"
+LOCAL = "BatchNorm kept at clients"
+GROUP = "GroupNorm"
+TRAINED = "tested after local training"
 
 
 def _protocols(settings: dict[str, Options], group_norm: str) -> dict[str, Options]:
@@ -341,11 +343,11 @@ def _protocols(settings: dict[str, Options], group_norm: str) -> dict[str, Optio
         f", {TRAINED}": {"protocol": ("clients", "local")},
         f", {GROUP}": {"model": group_norm},
     }
-    return {
-        where + name: {**options, **more}
-        for where, options in settings.items()
-        for name, more in variants.items()
-    }
+    changed: dict[str, Options] = {}
+    for where, options in settings.items():
+        for name, more in variants.items():
+            changed[where + name] = {**options, **more}
+    return changed
 
 
 ZERO = {"MOON, term at zero": "moon(mu=0, tau=1.0)", "FedNTD, term at zero": "fedntd(beta=0)"}
@@ -415,6 +417,10 @@ PROTOCOL = skew.study(
 )
 
 STUDIES = (
-    *(replace(FEDSA_TABLE1, paper=skew.FEDSA), TABLE1, TABLE5, ABLATION, CROWD),
+    replace(FEDSA_TABLE1, paper=skew.FEDSA),
+    TABLE1,
+    TABLE5,
+    ABLATION,
+    CROWD,
     replace(PROTOCOL, instead=AFTER_TRAINING),
 )

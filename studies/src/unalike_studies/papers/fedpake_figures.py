@@ -1,6 +1,6 @@
 """FedPake and FedSA: the figures. Distributions of parameters over clients, sweeps, and what the rule does to one kernel."""
 
-from itertools import product
+from collections.abc import Iterable
 from typing import Any
 
 from unalike_studies.cells import Options
@@ -199,7 +199,10 @@ SWEPT = {
 
 
 def _label(rule: str, parameter: str, value: float) -> str:
-    return rule if value == PARAMETERS[parameter][2] else f"{rule}, {parameter} {value:g}"
+    _, _, default = PARAMETERS[parameter]
+    if value == default:
+        return rule
+    return f"{rule}, {parameter} {value:g}"
 
 
 SWEEP_METHODS: dict[str, str | Variant] = {
@@ -209,12 +212,29 @@ SWEEP_METHODS: dict[str, str | Variant] = {
     RANKED: RANKED_SPEC,
 }
 BASE = tuple(SWEEP_METHODS)
-SWEEP_METHODS |= {
-    label: SWEPT[rule].format(field, value)
-    for rule, (parameter, (field, values, _)) in product(SWEPT, PARAMETERS.items())
-    for value in values
-    if (label := _label(rule, parameter, value)) not in SWEEP_METHODS
-}
+
+
+def _swept_methods() -> dict[str, str]:
+    """Each rule with each value of each parameter that is not the default."""
+    methods = {}
+    for rule, template in SWEPT.items():
+        for parameter, (field, values, _) in PARAMETERS.items():
+            for value in values:
+                label = _label(rule, parameter, value)
+                if label not in BASE:
+                    methods[label] = template.format(field, value)
+    return methods
+
+
+def _families(parameter: str, values: Iterable[float]) -> dict[str, dict[str, float]]:
+    """Rule -> its label with each value of a parameter -> the value."""
+    families = {}
+    for rule in SWEPT:
+        families[rule] = {_label(rule, parameter, value): value for value in values}
+    return families
+
+
+SWEEP_METHODS |= _swept_methods()
 LITERAL = [label for label in SWEEP_METHODS if label.startswith(PAKE)]
 """The printed rule with all values of all parameters."""
 
@@ -289,10 +309,7 @@ SWEEP = study(
             MethodSweep(
                 "accuracy, %",
                 parameter,
-                {
-                    rule: {_label(rule, parameter, value): value for value in values}
-                    for rule in SWEPT
-                },
+                _families(parameter, values),
                 UNIFORM,
                 last=LAST,
                 log=False,

@@ -34,13 +34,14 @@ LOGISTIC_POINTS = (25, 400)
 def _label(**changed: int) -> str:
     """The sizes, without the number of clusters where it is that of all other sweeps."""
     sizes = {**MIDDLE, **changed}
-    return ", ".join(
-        f"{sizes[name]} {name}" for name in sizes if name != "clusters" or name in changed
-    )
+    if "clusters" not in changed:
+        del sizes["clusters"]
+    return ", ".join(f"{count} {name}" for name, count in sizes.items())
 
 
 def _setting(task: str, **changed: int) -> Options:
-    sizes = ", ".join(f"{name}={count}" for name, count in {**MIDDLE, **changed}.items())
+    counts = {**MIDDLE, **changed}
+    sizes = ", ".join(f"{name}={count}" for name, count in counts.items())
     return {"data": f"{task}_clusters({sizes}, seed={{seed}})"}
 
 
@@ -51,11 +52,10 @@ def _changes(parameter: str, values: tuple[int, ...]) -> list[dict[str, int]]:
 
 def _at(parameter: str, values: tuple[int, ...]) -> dict[str, float]:
     """Setting -> the value of the parameter, for the settings of its sweep."""
-    found = {
-        _label(**changed): float({**MIDDLE, **changed}[parameter])
-        for changed in _changes(parameter, values)
-    }
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+    value_at = {}
+    for changed in _changes(parameter, values):
+        value_at[_label(**changed)] = float(changed.get(parameter, MIDDLE[parameter]))
+    return dict(sorted(value_at.items(), key=lambda item: item[1]))
 
 
 SETTINGS: dict[str, Options] = {

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 from statistics import pstdev
 from typing import Any
 
@@ -33,7 +32,9 @@ NOTES = (
     "are PFLlib's, whose names and other defaults the papers' list of hyperparameters repeats."
 )
 
-SA, PAKE, NORMALIZED = "FedSA as printed", "FedPake as printed", "FedSA = FedPake, normalized"
+SA = "FedSA as printed"
+PAKE = "FedPake as printed"
+NORMALIZED = "FedSA = FedPake, normalized"
 RULES = {SA: "fedsa(variant='literal')", PAKE: "fedpake(variant='literal')", NORMALIZED: "fedsa"}
 """The two rules as printed, and the one that keeps the scale of the model."""
 RULE, RULE_SPEC = "FedSA = FedPake, consistent", "fedpake(variant='consistent')"
@@ -115,10 +116,12 @@ DATASETS = {
 
 def _dirichlet(beta: float) -> str:
     """Not every client can hold PFLlib's 40 samples of Dir(0.01): clients may stay empty then."""
-    return f"dirichlet(alpha={beta}, {'balance=False' if beta < 0.1 else 'min_size=40'})"
+    sizes = "balance=False" if beta < 0.1 else "min_size=40"
+    return f"dirichlet(alpha={beta}, {sizes})"
 
 
 def _places() -> Iterator[tuple[str, Place]]:
+    # Table 1.
     for dataset, (data, classes, _) in DATASETS.items():
         pathological = {"data": data, "partition": f"pathological(classes={classes})"}
         yield (
@@ -143,21 +146,25 @@ def _places() -> Iterator[tuple[str, Place]]:
             {"model": "ResNet-34"},
         ),
     )
+
+    # Table 3: degrees of heterogeneity.
     for beta in (0.01, 0.5, 1.0):
         options = {"data": "cifar100", "partition": _dirichlet(beta)}
         yield f"CIFAR-100, Dir({beta:g})", Place(options, "3", "CIFAR-100", {"beta": beta})
-    for dataset, (clients, rho) in product(
-        ("CIFAR-10", "CIFAR-100"), ((50, 1.0), (50, 0.5), (100, 0.5))
-    ):
-        crowd: Options = {
-            "data": DATASETS[dataset][0],
-            "partition": "dirichlet(alpha=0.1)",
-            "clients": clients,
-        }
-        yield (
-            f"{dataset}, {clients} clients, {rho:g} take part",
-            Place({**crowd, "participation": rho}, "2", dataset, {"clients": clients, "rho": rho}),
-        )
+
+    # Table 2: numbers of clients, and shares of them that take part.
+    for dataset in ("CIFAR-10", "CIFAR-100"):
+        data, _, _ = DATASETS[dataset]
+        for clients, rho in ((50, 1.0), (50, 0.5), (100, 0.5)):
+            crowd: Options = {
+                "data": data,
+                "partition": "dirichlet(alpha=0.1)",
+                "clients": clients,
+                "participation": rho,
+            }
+            entries = {"clients": clients, "rho": rho}
+            label = f"{dataset}, {clients} clients, {rho:g} take part"
+            yield label, Place(crowd, "2", dataset, entries)
 
 
 PLACES: dict[str, Place] = dict(_places())
@@ -171,17 +178,15 @@ def place(setting: str) -> Place:
 
 def sized(spec: str, settings: Iterable[str], more: str = "") -> Variant:
     """A rule with the C = S of the data set that a setting's name begins with, and `more` after it: 4 is the rule's default."""
-    sizes = {
-        setting: DATASETS[name][2]
-        for setting in settings
-        if (name := setting.partition(",")[0]) in DATASETS
-    }
-    fields = spec[:-1] + ", " if spec.endswith(")") else spec + "("
-    larger = {
-        setting: f"{fields}micro={size}, macro={size}){more}"
-        for setting, size in sizes.items()
-        if size != 4
-    }
+    spec_with_open_fields = spec[:-1] + ", " if spec.endswith(")") else spec + "("
+    larger = {}
+    for setting in settings:
+        dataset = setting.partition(",")[0]
+        if dataset not in DATASETS:
+            continue
+        _, _, size = DATASETS[dataset]
+        if size != 4:
+            larger[setting] = f"{spec_with_open_fields}micro={size}, macro={size}){more}"
     return Variant(spec + more, elsewhere=larger)
 
 
@@ -228,17 +233,17 @@ def of(method: str, setting: str, column: str = "accuracy") -> Quantity:
 
 def as_printed(published: Printed) -> tuple[str, Expectation]:
     """Whether a printed difference says that a method is better or worse, as a word and as what it expects."""
-    return ("better", Above()) if published.value > 0 else ("worse", Below())
+    if published.value > 0:
+        return "better", Above()
+    return "worse", Below()
 
 
 def better(
     method: str, baseline: str, setting: str, row: str = "FedPake", column: str = "accuracy"
 ) -> Claim:
     """The papers' claim that a method, printed in this row, is better than a baseline; or worse, where its number is lower."""
-    quantity, published = (
-        gain(method, baseline, setting, column, last=LAST),
-        place(setting).gain(row, baseline),
-    )
+    quantity = gain(method, baseline, setting, column, last=LAST)
+    published = place(setting).gain(row, baseline)
     word, expects = as_printed(published)
     return Claim(f"{method} is {word} than {baseline}, {setting}", quantity, expects, published)
 
@@ -251,10 +256,11 @@ def asks_better(method: str, baseline: str, setting: str, column: str = "accurac
 
 def better_than_best(method: str, others: Iterable[str], setting: str) -> Claim:
     """The claim that a method is better than the best shared model of others."""
-    quantity = difference(of(method, setting), best(*(of(other, setting) for other in others)))
-    printed_best = max(
-        (place(setting).printed(other) for other in others), key=lambda number: number.value
-    )
+    others = list(others)
+    best_of_others = best(*(of(other, setting) for other in others))
+    quantity = difference(of(method, setting), best_of_others)
+    printed_numbers = [place(setting).printed(other) for other in others]
+    printed_best = max(printed_numbers, key=lambda number: number.value)
     published = place(setting).printed("FedPake") - printed_best
     return Claim(
         f"{method}: better than the best shared model of the baselines, {setting}",
@@ -267,10 +273,10 @@ def better_than_best(method: str, others: Iterable[str], setting: str) -> Claim:
 def better_than_mean(method: str, others: Iterable[str], setting: str) -> Claim:
     """The claim that a method is better than the mean of others: the 4.7 of the abstract is the mean of this over 16 settings."""
     others = list(others)
-    quantity = difference(of(method, setting), mean(*(of(other, setting) for other in others)))
-    published = place(setting).printed("FedPake") - Printed.mean(
-        *map(place(setting).printed, others)
-    )
+    mean_of_others = mean(*(of(other, setting) for other in others))
+    quantity = difference(of(method, setting), mean_of_others)
+    printed_numbers = [place(setting).printed(other) for other in others]
+    published = place(setting).printed("FedPake") - Printed.mean(*printed_numbers)
     return Claim(
         f"{method}: better than the mean of the eight baselines, {setting}",
         quantity,
@@ -283,10 +289,8 @@ def same(
     method: str, baseline: str, setting: str, margin: float, published: Printed | None = None
 ) -> Claim:
     """The claim that two methods are equally good; a question of ours unless the papers print a difference."""
-    text, quantity = (
-        f"{method} is as good as {baseline}, {setting}",
-        gain(method, baseline, setting, last=LAST),
-    )
+    text = f"{method} is as good as {baseline}, {setting}"
+    quantity = gain(method, baseline, setting, last=LAST)
     if published is None:
         return question(text, quantity, Same(margin))
     return Claim(text, quantity, Same(margin), published)
@@ -342,6 +346,8 @@ def of_table1(
         baselines(SMALL["rounds"], 100) | rules | {MEAN: "fedavg + uniform"}
     )
     large = {rule: sized(spec, FULL) for rule, spec in rules.items()}
+    in_smoke = ("FedAvg", "FedALA", MEAN, *rules)
+    smoke = {label: method for label, method in small.items() if label in in_smoke}
     return study(
         name,
         title,
@@ -350,13 +356,7 @@ def of_table1(
         claims,
         (*LAYOUTS, PERSONAL, *more),
         f"{NOTES} {MISPRINTS} {notes}",
-        smoke={
-            "methods": {
-                label: small[label]
-                for label in small
-                if label in ("FedAvg", "FedALA", MEAN, *rules)
-            }
-        },
+        smoke={"methods": smoke},
         small={
             "reduced": f"{REDUCED}; CIFAR-10 alone; 100 steps of FedGen's generator a round, not 1000"
         },

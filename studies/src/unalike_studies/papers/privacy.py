@@ -11,6 +11,7 @@ from unalike_studies.layouts.sweeps import MethodSweep
 from unalike_studies.layouts.tables import ClientTable, MethodTable
 from unalike_studies.papers.flamby_heart import HOSPITALS, PAPER
 from unalike_studies.published import Printed
+from unalike_studies.results import CellResult
 from unalike_studies.study import Scale, Study, Variant
 
 PLAIN, AS_PUBLISHED = "FedAvg", "FedAvg, 100 updates"
@@ -35,36 +36,44 @@ def _name(level: str, epsilon: float) -> str:
 
 def _families(levels: tuple[str, ...], epsilons: tuple[float, ...]) -> dict[str, dict[str, float]]:
     """Level -> name of a method -> its epsilon."""
-    return {level: {_name(level, e): e for e in epsilons} for level in levels}
+    families = {}
+    for level in levels:
+        families[level] = {_name(level, epsilon): epsilon for epsilon in epsilons}
+    return families
 
 
 BY_DELTA = {f"delta {delta:g}": delta for delta in DELTAS}
 CURVE: dict[str, str | Variant] = {
-    _name(level, e): f"fedavg + dp_sgd(epsilon={e}, delta={delta}, clip=1.1)"
-    for level, delta in BY_DELTA.items()
-    for e in PUBLISHED
+    PLAIN: "fedavg",
+    AS_PUBLISHED: Variant("fedavg", {"work": {"steps": 100}}),
+    **{
+        _name(level, epsilon): f"fedavg + dp_sgd(epsilon={epsilon}, delta={delta}, clip=1.1)"
+        for level, delta in BY_DELTA.items()
+        for epsilon in PUBLISHED
+    },
 }
-CURVE = {PLAIN: "fedavg", AS_PUBLISHED: Variant("fedavg", {"work": {"steps": 100}}), **CURVE}
 LEVELS = {
     SAMPLES: "dp_sgd(epsilon={}, delta=1e-05, clip=1.0)",
     CLIENTS: "client_dp(epsilon={}, delta=0.0001, clip=0.5)",
 }
-BOTH = {PLAIN: "fedavg + uniform"} | {
-    _name(level, e): f"fedavg + uniform + {spec.format(e)}"
-    if level == SAMPLES
-    else f"fedavg + {spec.format(e)}"
-    for level, spec in LEVELS.items()
-    for e in BUDGETS
+BASES = {SAMPLES: "fedavg + uniform", CLIENTS: "fedavg"}
+BOTH = {
+    PLAIN: "fedavg + uniform",
+    **{
+        _name(level, epsilon): f"{BASES[level]} + {spec.format(epsilon)}"
+        for level, spec in LEVELS.items()
+        for epsilon in BUDGETS
+    },
 }
 
 
 def _hospitals(method: str) -> Quantity:
     """The mean of the hospitals' accuracies, in per cent."""
-    return by_cell(
-        method,
-        HEART,
-        lambda cell: fmean(value for value in cell.clients["accuracy"] if value is not None),
-    )
+
+    def number(cell: CellResult) -> float:
+        return fmean(value for value in cell.clients["accuracy"] if value is not None)
+
+    return by_cell(method, HEART, number)
 
 
 def _level(method: str, mean: float, deviation: float) -> Claim:
@@ -87,12 +96,16 @@ def _scales(
 ) -> dict[str, Scale]:
     """The scales; `smaller` are the options of the setting at scale smoke that differ."""
     small = Scale(methods, setting, common, tuple(range(seeds)))
-    some, [(where, options)] = {name: methods[name] for name in [*methods][:2]}, setting.items()
-    smoke = replace(small, methods=some, settings={where: options | smaller}, seeds=(0,))
-    named = ", ".join(
-        ["two methods, one seed", *(f"{name} {value}" for name, value in smaller.items())]
+    [(where, options)] = setting.items()
+    differences = [f"{name} {value}" for name, value in smaller.items()]
+    smoke = replace(
+        small,
+        methods={name: methods[name] for name in list(methods)[:2]},
+        settings={where: options | smaller},
+        seeds=(0,),
+        reduced=", ".join(["two methods, one seed", *differences]),
     )
-    return {"smoke": replace(smoke, reduced=named), "small": small, "paper": small}
+    return {"smoke": smoke, "small": small, "paper": small}
 
 
 STUDIES = (

@@ -19,7 +19,9 @@ QUANTITIES = ("skewness", "cv", "squared_deviation")
 """Recorded along the way of the mean; they may explain the gains of other estimators."""
 SHIFTS = {"mean towards the tail": -1, "mean towards the median": 1}
 """Our own aggregator, `shifted_mean`."""
-MEAN, UNIFORM, MEDIAN = "weighted mean", "mean", "median"
+MEAN = "weighted mean"
+UNIFORM = "mean"
+MEDIAN = "median"
 TRIMMED, GEOMETRIC = "trimmed mean", "geometric median"
 ESTIMATORS: dict[str, str | Variant] = {
     MEAN: "fedavg",
@@ -62,14 +64,16 @@ MOMENTS = (SKEWNESS, RecordedCurves("coefficient of variation over clients", "cv
 
 def over_epochs(rounds: Mapping[int, int]) -> dict[str, Options]:
     """Every partition with several numbers of local epochs: `rounds` has the rounds of each."""
-    return {
-        f"{name}, {epochs} epoch{'s' if epochs > 1 else ''}": {
-            "partition": partition,
-            "rounds": count,
-            "work": {"epochs": epochs},
-        }
-        for (name, partition), (epochs, count) in product(PARTITIONS.items(), rounds.items())
-    }
+    settings: dict[str, Options] = {}
+    for name, partition in PARTITIONS.items():
+        for epochs, count in rounds.items():
+            word = "epoch" if epochs == 1 else "epochs"
+            settings[f"{name}, {epochs} {word}"] = {
+                "partition": partition,
+                "rounds": count,
+                "work": {"epochs": epochs},
+            }
+    return settings
 
 
 MLPS = over_epochs({1: 50, 5: 20})

@@ -12,11 +12,16 @@ from unalike_studies.layouts.gains import BesidePrinted, BySetting
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers import parameter_skew as skew
 from unalike_studies.papers.parameter_skew import PLACES, RANKED, RANKED_SPEC
+from unalike_studies.published import Printed
 from unalike_studies.results import Results
 from unalike_studies.study import Layout, Scale, Study, Variant
 
-FEDAVG, PAKE, BABU = "FedAvg", "FedPake", "FedBABU"
-AVERAGED, OWN, LOCAL = "averaged statistics", "own statistics", "after local training"
+FEDAVG = "FedAvg"
+PAKE = "FedPake"
+BABU = "FedBABU"
+AVERAGED = "averaged statistics"
+OWN = "own statistics"
+LOCAL = "after local training"
 COLUMNS = {AVERAGED: "accuracy", OWN: "personal_accuracy", LOCAL: "local_accuracy"}
 """Protocol -> column: the shared model with averaged running statistics of BatchNorm, the shared model with those that each client
 keeps of its own rounds, and each client's model after local training."""
@@ -44,15 +49,16 @@ PERSONAL = ("Ditto", "FedALA")
 
 def _baselines(rounds: int, steps: int) -> dict[str, str | Variant]:
     """The other baselines of table 1, with own statistics of BatchNorm."""
-    specs = {
-        name: given.spec if isinstance(given, Variant) else given
-        for name, given in skew.baselines(rounds, steps).items()
-    }
-    return {
-        name: Variant(spec, {"buffers": "local"}) if name in PERSONAL else spec + STATISTICS
-        for name, spec in specs.items()
-        if name not in (FEDAVG, BABU)
-    }
+    methods: dict[str, str | Variant] = {}
+    for name, method in skew.baselines(rounds, steps).items():
+        if name in (FEDAVG, BABU):
+            continue
+        spec = method.spec if isinstance(method, Variant) else method
+        if name in PERSONAL:
+            methods[name] = Variant(spec, {"buffers": "local"})
+        else:
+            methods[name] = spec + STATISTICS
+    return methods
 
 
 PFLLIB: dict[str, Any] = {"work": {"batch_size": 10, "lr": 0.005}}
@@ -71,7 +77,9 @@ IMAGES = {"CIFAR-10": "20,000 images of CIFAR-10", "CIFAR-100": "12,500 of CIFAR
 REDUCED = "instead of 60,000; 25 rounds instead of 1000; batches of 50 at rate 0.025 instead of PFLlib's 10 at 0.005, in bfloat16"
 UNLIKE = "25 rounds instead of 1000, over which accuracies still rise; batches of 50, not 10, which change them by 5 to 10 points"
 
-TWO, TEN, SEVERE = "CIFAR-10, 2 classes", "CIFAR-100, 10 classes", "CIFAR-100, Dir(0.01)"
+TWO = "CIFAR-10, 2 classes"
+TEN = "CIFAR-100, 10 classes"
+SEVERE = "CIFAR-100, Dir(0.01)"
 CLAIMED = (TWO, TEN, SEVERE)
 """The first column of the papers' tables, and the settings of the largest printed gains."""
 SMALL_BATCHES = f"{TWO}, batches of 10"
@@ -105,14 +113,20 @@ GAINS: dict[str, BySetting] = {
         level(RANKED, COLUMNS[LOCAL]), AVG_OWN
     ),
 }
-PRINTED = {
-    method: {name: where.printed(method) for name, where in PLACES.items()}
-    for method in (FEDAVG, PAKE, BABU)
-}
-PRINTED_GAINS = {
-    f"{method} less FedAvg": {name: PLACES[name].gain(method) for name in PLACES}
-    for method in (PAKE, BABU)
-}
+
+
+def _printed_scores(method: str) -> dict[str, Printed]:
+    """Setting -> the printed accuracy of a method."""
+    return {setting: place.printed(method) for setting, place in PLACES.items()}
+
+
+def _printed_gains(method: str) -> dict[str, Printed]:
+    """Setting -> the printed accuracy of a method less that of FedAvg."""
+    return {setting: place.gain(method) for setting, place in PLACES.items()}
+
+
+PRINTED = {method: _printed_scores(method) for method in (FEDAVG, PAKE, BABU)}
+PRINTED_GAINS = {f"{method} less FedAvg": _printed_gains(method) for method in (PAKE, BABU)}
 
 
 def _protocol_questions(setting: str) -> Iterator[Claim]:
@@ -132,7 +146,8 @@ def _protocol_questions(setting: str) -> Iterator[Claim]:
 
 def _better(row: str, method: str, setting: str) -> Claim:
     """The claim that a method, printed in this row, is better than FedAvg with own statistics; or worse, where it is lower."""
-    published, column = PLACES[setting].gain(row), "accuracy" if method == BABU else COLUMNS[OWN]
+    published = PLACES[setting].gain(row)
+    column = "accuracy" if method == BABU else COLUMNS[OWN]
     word, expects = skew.as_printed(published)
     quantity = less(level(method, column), AVG_OWN)(setting)
     return Claim(f"{method} is {word} than FedAvg, {setting}", quantity, expects, published)
@@ -142,13 +157,15 @@ def _larger_batches(column: str) -> Quantity:
     """The accuracy with batches of 50 less that with PFLlib's batches of 10, in the last round that both have evaluated."""
 
     def values(results: Results) -> dict[int, float]:
-        large, small = (results.of(FEDAVG, setting) for setting in (TWO, SMALL_BATCHES))
-        found = {}
+        large = results.of(FEDAVG, TWO)
+        small = results.of(FEDAVG, SMALL_BATCHES)
+        differences = {}
         for seed in large.keys() & small.keys():
-            first, second = large[seed].by_number(column), small[seed].by_number(column)
-            last = max(first.keys() & second.keys())
-            found[seed] = first[last] - second[last]
-        return found
+            of_large = large[seed].by_number(column)
+            of_small = small[seed].by_number(column)
+            last = max(of_large.keys() & of_small.keys())
+            differences[seed] = of_large[last] - of_small[last]
+        return differences
 
     return values
 
@@ -158,12 +175,9 @@ def _trend(severe: str, mild: str) -> Claim:
     published = PRINTED[FEDAVG][severe] - PRINTED[FEDAVG][mild]
     word, expects = skew.as_printed(published)
     quantity = difference(AVG_OWN(severe), AVG_OWN(mild))
-    return Claim(
-        f"FedAvg is {word} in {severe} than in {mild.partition(', ')[2]}",
-        quantity,
-        expects,
-        published,
-    )
+    _, _, mild_without_data = mild.partition(", ")
+    text = f"FedAvg is {word} in {severe} than in {mild_without_data}"
+    return Claim(text, quantity, expects, published)
 
 
 LAYOUTS: tuple[Layout, ...] = (
@@ -204,24 +218,38 @@ def _scales(
 ) -> dict[str, Scale]:
     """The scales of a study in these settings of the papers, and in `more` for FedAvg alone."""
     settings = {name: PLACES[name].options for name in names} | more
-    images = " and ".join(
-        text
-        for data, text in IMAGES.items()
-        if any(name.startswith(f"{data},") for name in settings)
-    )
-    small, large, toy = (
-        {name: spec for name, spec in _methods(common["rounds"]).items() if name in methods}
-        for common in (COMMON, LARGE, skew.TOY)
-    )
-    out = frozenset((method, setting) for method in methods if method != FEDAVG for setting in more)
-    toys = {
-        name: {**options, **skew.TOY, "partition": "dirichlet(alpha=0.5)"}
-        for name, options in settings.items()
-    }
+    toys = {}
+    for name, options in settings.items():
+        toys[name] = {**options, **skew.TOY, "partition": "dirichlet(alpha=0.5)"}
+    others = [method for method in methods if method != FEDAVG]
+    left_out = frozenset((method, setting) for method in others for setting in more)
+
+    data_of_settings = {name.partition(",")[0] for name in settings}
+    images = " and ".join(text for data, text in IMAGES.items() if data in data_of_settings)
+
+    def chosen_methods(common: Options) -> dict[str, str | Variant]:
+        available = _methods(common["rounds"])
+        return {name: method for name, method in available.items() if name in methods}
+
     return {
-        "smoke": Scale(toy, toys, COMMON, (0,), out, skew.SMOKE),
-        "small": Scale(small, settings, COMMON, seeds, out, f"{images} {REDUCED}{why}", UNLIKE),
-        "paper": Scale(large, settings, LARGE, left_out=out),
+        "smoke": Scale(
+            chosen_methods(skew.TOY),
+            toys,
+            COMMON,
+            seeds=(0,),
+            left_out=left_out,
+            reduced=skew.SMOKE,
+        ),
+        "small": Scale(
+            chosen_methods(COMMON),
+            settings,
+            COMMON,
+            seeds,
+            left_out,
+            reduced=f"{images} {REDUCED}{why}",
+            unlike=UNLIKE,
+        ),
+        "paper": Scale(chosen_methods(LARGE), settings, LARGE, left_out=left_out),
     }
 
 
@@ -230,13 +258,9 @@ def _with_baselines(scales: dict[str, Scale]) -> dict[str, Scale]:
 
     def larger(scale: Scale, steps: int, settings: Iterable[str]) -> Scale:
         more = _baselines(scale.common["rounds"], steps)
-        out = frozenset(
-            (method, setting)
-            for method in more
-            for setting in scale.settings
-            if setting not in settings
-        )
-        return replace(scale, methods={**scale.methods, **more}, left_out=scale.left_out | out)
+        without = [setting for setting in scale.settings if setting not in settings]
+        left_out = scale.left_out | {(method, setting) for method in more for setting in without}
+        return replace(scale, methods={**scale.methods, **more}, left_out=left_out)
 
     return {
         "smoke": larger(scales["smoke"], 5, (TWO,)),

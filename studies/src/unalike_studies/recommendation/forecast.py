@@ -17,8 +17,14 @@ if TYPE_CHECKING:
     from sklearn.tree import DecisionTreeRegressor
 
 CONFIDENCE = 0.95
-TREES, SMALLEST_LEAF, DEPTH, SEED = 300, 3, 3, 0
-"""Trees of the forest, fewest tasks in a leaf, depth of the single tree that explains the forecasts, and the seed of both."""
+TREES = 300
+"""Trees of the forest."""
+SMALLEST_LEAF = 3
+"""The fewest tasks in a leaf of the forest."""
+EXPLANATION_DEPTH = 3
+"""Depth of the single tree that explains the forecasts."""
+SEED = 0
+"""The seed of the forest and of the single tree."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +71,16 @@ class Forecaster:
     def forecast(self, features: np.ndarray) -> pd.Series:
         """The median gain of each method for features [F]."""
         weights = self.weights(features)
-        return self.gains.apply(lambda values: weighted_quantile(values.to_numpy(), weights, 0.5))
+
+        def median(gains: pd.Series) -> float:
+            return weighted_quantile(gains.to_numpy(), weights, 0.5)
+
+        return self.gains.apply(median)
 
     def distances(self, features: np.ndarray) -> np.ndarray:
         """The distance of features [F] to each stored task [T]: the mean distance of their ranks in each feature."""
-        return np.asarray(np.abs(self._stored_ranks - self._ranks(features[None])).mean(-1))
+        differences = np.abs(self._stored_ranks - self._ranks(features[None]))
+        return np.asarray(differences.mean(-1))
 
     @cached_property
     def _stored_ranks(self) -> np.ndarray:
@@ -78,11 +89,13 @@ class Forecaster:
     def _ranks(self, rows: np.ndarray) -> np.ndarray:
         """The share of the stored tasks below each value [n, F]; half of those that equal it count."""
         stored = np.sort(self.runs.features, axis=0)
-        sides = [
-            [np.searchsorted(stored[:, f], rows[:, f], side) for f in range(rows.shape[1])]
-            for side in ("left", "right")
-        ]
-        return np.mean(sides, axis=0).T / len(stored)
+        ranks = []
+        for feature in range(rows.shape[1]):
+            column, values = stored[:, feature], rows[:, feature]
+            below = np.searchsorted(column, values, "left")
+            up_to = np.searchsorted(column, values, "right")
+            ranks.append(np.mean([below, up_to], axis=0))
+        return np.array(ranks).T / len(stored)
 
     @cached_property
     def explanation(self) -> DecisionTreeRegressor:
@@ -90,7 +103,7 @@ class Forecaster:
         from sklearn.tree import DecisionTreeRegressor
 
         tree = DecisionTreeRegressor(
-            max_depth=DEPTH, min_samples_leaf=2 * SMALLEST_LEAF, random_state=SEED
+            max_depth=EXPLANATION_DEPTH, min_samples_leaf=2 * SMALLEST_LEAF, random_state=SEED
         )
         return tree.fit(self.runs.features, self.gains.to_numpy())
 
@@ -98,28 +111,34 @@ class Forecaster:
         """The questions of the small tree that lead from all tasks to those like features [F], with their answers."""
         tree: Any = self.explanation.tree_
         path = self.explanation.decision_path(features[None]).indices
-        titles, cuts = list(TITLES.values()), dict[int, dict[str, float]]()
-        for node in path[
-            :-1
-        ]:  # a feature may be asked for twice: each later cut is the sharper one of its direction
-            feature, cut = int(tree.feature[node]), tree.threshold[node]
+
+        # A feature may be asked for twice: each later cut is the sharper one of its direction.
+        cuts: dict[int, dict[str, float]] = {}
+        nodes_with_questions = path[:-1]
+        for node in nodes_with_questions:
+            feature = int(tree.feature[node])
+            cut = tree.threshold[node]
             relation = "at most" if features[feature] <= cut else "above"
             cuts.setdefault(feature, {})[relation] = cut
-        texts = {
-            i: " and ".join(f"{relation} {cut:.3g}" for relation, cut in own.items())
-            for i, own in cuts.items()
-        }
-        return [
-            f"{titles[i]}: {features[i]:.3g}, {text}".replace(" -", " −")
-            for i, text in texts.items()
-        ]
+
+        titles = list(TITLES.values())
+        reasons = []
+        for feature, by_relation in cuts.items():
+            answers = [f"{relation} {cut:.3g}" for relation, cut in by_relation.items()]
+            answer = " and ".join(answers)
+            reason = f"{titles[feature]}: {features[feature]:.3g}, {answer}"
+            reasons.append(reason.replace(" -", " −"))
+        return reasons
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
     """The smallest value up to which at least this share of the weights lies."""
     order = np.argsort(values, kind="stable")
-    place = int(np.searchsorted(np.cumsum(weights[order]), share * weights.sum() - 1e-12))
-    return float(values[order][min(place, len(values) - 1)])
+    sums = np.cumsum(weights[order])
+    # Rounding of the sums must not push a share that is just reached to the next value.
+    place = int(np.searchsorted(sums, share * weights.sum() - 1e-12))
+    last = len(values) - 1
+    return float(values[order][min(place, last)])
 
 
 def lower_bound(gains: np.ndarray, methods: int) -> float:
@@ -131,5 +150,9 @@ def lower_bound(gains: np.ndarray, methods: int) -> float:
     """
     from scipy.stats import binom
 
-    k = int(binom.ppf((1 - CONFIDENCE) / methods, len(gains), 0.5)) if len(gains) else 0
-    return float(np.sort(gains)[k - 1]) if k else -np.inf
+    if not len(gains):
+        return -np.inf
+    k = int(binom.ppf((1 - CONFIDENCE) / methods, len(gains), 0.5))
+    if k == 0:
+        return -np.inf
+    return float(np.sort(gains)[k - 1])

@@ -8,13 +8,15 @@ from pathlib import Path
 from unalike._utils.errors import UnalikeError
 from unalike_studies.recommendation.stored_runs import METHODS, SHARED
 
-FILE = Path(__file__).with_name("judgement.json")
+JUDGEMENT_FILE = Path(__file__).with_name("judgement.json")
 CANDIDATES: Mapping[str, tuple[str, ...]] = {"shared": tuple(SHARED), "any": tuple(METHODS)}
 """Name -> the methods to choose from: those with one shared model, or all."""
 
-
-FORECAST, AVERAGE, ALWAYS_FEDAVG, SURE = "forecast", "best on average", "always FedAvg", "sure gain"
-"""The policies that judgements name; `regret.py` has these and others, and judges them."""
+# The policies that judgements name; `regret.py` has these and others, and judges them.
+FORECAST = "forecast"
+AVERAGE = "best on average"
+ALWAYS_FEDAVG = "always FedAvg"
+SURE = "sure gain"
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,27 @@ class Judgement:
         return FORECAST if self.forecast_less_average["data"].high < 0 else AVERAGE
 
 
-def read(objective: str, candidates: str, path: Path = FILE) -> Judgement:
+def read(objective: str, candidates: str, path: Path = JUDGEMENT_FILE) -> Judgement:
     """Read the judgement of an objective and a list of methods."""
     for row in json.loads(path.read_text()):
-        if (row["objective"], row["candidates"]) == (objective, candidates):
-            regret = {
-                by: {p: MeanInterval(**e) for p, e in means_of_policies.items()}
-                for by, means_of_policies in row["regret"].items()
-            }
-            less = {by: MeanInterval(**e) for by, e in row["forecast_less_average"].items()}
-            return Judgement(objective, candidates, row["tasks"], row["owners"], regret, less)
+        if row["objective"] != objective or row["candidates"] != candidates:
+            continue
+        regret = {}
+        for held_out, by_policy in row["regret"].items():
+            regret[held_out] = _intervals(by_policy)
+        return Judgement(
+            objective,
+            candidates,
+            tasks=row["tasks"],
+            owners=row["owners"],
+            regret=regret,
+            forecast_less_average=_intervals(row["forecast_less_average"]),
+        )
     raise UnalikeError(
-        f"found no judgement of {objective}, {candidates} in {path}, a file of unalike-studies; install it again"
+        f"found no judgement of {objective}, {candidates} in {path}, a file of unalike-studies; "
+        "install it again"
     )
+
+
+def _intervals(stored: Mapping[str, Mapping[str, float]]) -> dict[str, MeanInterval]:
+    return {name: MeanInterval(**fields) for name, fields in stored.items()}

@@ -34,52 +34,60 @@ def natural_runs(root: Path = FOLDER) -> Iterator[pd.DataFrame]:
 
     results = read(root / "natural" / "small", study("natural").scale("small").cells)
     for data, options in SETTINGS.items():
+        # The columns that all runs of the data set share: the task, and its features.
         clients = partition(load(data), options["partition"], seed=TUNING_SEED)
-        conditions = Conditions(1.0, Work(**options["work"]), COMMON["model"])
         task = StoredTask(
             data,
-            NATURAL,
-            options["partition"],
-            len(clients),
-            1.0,
-            1,
-            COMMON["model"],
+            kind=NATURAL,
+            partition=options["partition"],
+            clients=len(clients),
+            participation=1.0,
+            epochs=1,
+            model=COMMON["model"],
             metric=COLUMNS[data],
         )
-        own = features(clients, diagnose_population(clients, data, seed=TUNING_SEED), conditions)
-        scored = next(iter(results.of(BASELINE, data).values())).clients
-        metrics = [metric for metric in read_metrics(METRICS) if metric.name in scored]
-        yield pd.DataFrame(
-            [
-                task.fields
-                | own
-                | {"method": name, "spec": METHODS[name], "seed": seed}
-                | _scores(cell, data, metrics)
-                for name in METHODS
-                for seed, cell in results.of(name, data).items()
-            ]
-        )
+        conditions = Conditions(1.0, Work(**options["work"]), COMMON["model"])
+        diagnosis = diagnose_population(clients, data, seed=TUNING_SEED)
+        task_columns = task.fields | features(clients, diagnosis, conditions)
+
+        # The metrics that are defined for these data are those that the clients have.
+        first_cell = next(iter(results.of(BASELINE, data).values()))
+        metrics = [metric for metric in read_metrics(METRICS) if metric.name in first_cell.clients]
+        rows = []
+        for name, spec in METHODS.items():
+            for seed, cell in results.of(name, data).items():
+                run_columns = {"method": name, "spec": spec, "seed": seed}
+                rows.append(task_columns | run_columns | _scores(cell, data, metrics))
+        yield pd.DataFrame(rows)
 
 
 def _scores(cell: CellResult, data: str, metrics: Sequence[Metric]) -> dict[str, Any]:
     """The scores of a run in these metrics, that of the worst clients in the metric of the data set, bytes and seconds."""
     import pandas as pd
 
-    [own] = read_metrics([COLUMNS[data]])
-    worst = worst_decile(
-        pd.Series([value for value, _ in client_scores(cell, own.name)], dtype=float), own
-    )
+    [metric_of_data] = read_metrics([COLUMNS[data]])
+    by_client = [value for value, _ in client_scores(cell, metric_of_data.name)]
+    worst = worst_decile(pd.Series(by_client, dtype=float), metric_of_data)
+    scores = {metric.name: _finite(score_of(cell, metric.name), metric) for metric in metrics}
+
+    # A run that diverged has no history, and thus no costs.
+    bytes_a_round = seconds = math.nan
     traffic = [sum(both) for both in zip(cell.column("bytes_down"), cell.column("bytes_up"))]
+    if traffic:
+        bytes_a_round = sum(traffic) / len(traffic)
+        seconds = sum(cell.column("seconds"))
     return {
         "rate": TASKS[data].lr,
         "validation": math.nan,
-        **{metric.name: _finite(score_of(cell, metric.name), metric) for metric in metrics},
-        "worst_decile": _finite(worst, own),
-        "bytes": sum(traffic) / len(traffic) if traffic else math.nan,
-        "seconds": sum(cell.column("seconds")) if traffic else math.nan,
+        **scores,
+        "worst_decile": _finite(worst, metric_of_data),
+        "bytes": bytes_a_round,
+        "seconds": seconds,
     }
 
 
 def _finite(score: float, metric: Metric) -> float:
     """The score; of a run that diverged 0, or an infinite error."""
-    return score if math.isfinite(score) else math.inf if metric.sign < 0 else 0.0
+    if math.isfinite(score):
+        return score
+    return math.inf if metric.sign < 0 else 0.0

@@ -14,9 +14,9 @@ from unalike_studies.recommendation.judgement import (
     ALWAYS_FEDAVG,
     AVERAGE,
     CANDIDATES,
-    FILE,
     FORECAST,
     HELD_OUT,
+    JUDGEMENT_FILE,
     SURE,
     HeldOut,
     Judgement,
@@ -26,7 +26,8 @@ from unalike_studies.recommendation.stored_runs import BASELINE, OBJECTIVES, Sto
 from unalike_studies.recommendation.task_features import TITLES
 
 RESAMPLES = 2000
-SEVERE = 0.5
+"""Draws of groups of tasks for an interval."""
+SEVERE_LABEL_SKEW = 0.5
 """Label skew beyond chance that counts as severe for the published advice."""
 
 Policy = Callable[[StoredRuns, str, tuple[str, ...], np.ndarray], list[str]]
@@ -44,7 +45,9 @@ def best_on_average(
     known: StoredRuns, objective: str, methods: tuple[str, ...], features: np.ndarray
 ) -> list[str]:
     """The method with the best mean score over the other tasks."""
-    return [str(known.scores(objective)[list(methods)].mean().idxmax())] * len(features)
+    mean_scores = known.scores(objective)[list(methods)].mean()
+    best = str(mean_scores.idxmax())
+    return [best] * len(features)
 
 
 def published_advice(
@@ -57,10 +60,10 @@ def published_advice(
     Source: These rules follow the summary of a benchmark of nine methods (Nechba et al. 2025, "A Benchmark Study on Realistic
     Non-IID Data Silos"), and not its decision tree.
     """
-    severe = features[:, list(TITLES).index("label_skew")] > SEVERE
-    return [
-        "FedAdagrad" if is_severe and "FedAdagrad" in methods else BASELINE for is_severe in severe
-    ]
+    if "FedAdagrad" not in methods:
+        return [BASELINE] * len(features)
+    label_skew = features[:, list(TITLES).index("label_skew")]
+    return ["FedAdagrad" if skew > SEVERE_LABEL_SKEW else BASELINE for skew in label_skew]
 
 
 def forecast(
@@ -76,7 +79,8 @@ def small_tree(
 ) -> list[str]:
     """The method with the largest gain in the small tree that explains the forecasts."""
     forecaster = Forecaster(known, objective, methods)
-    return [methods[int(place)] for place in forecaster.explanation.predict(features).argmax(1)]
+    predicted_gains = forecaster.explanation.predict(features)
+    return [methods[int(place)] for place in predicted_gains.argmax(1)]
 
 
 def nearest_task(
@@ -84,8 +88,11 @@ def nearest_task(
 ) -> list[str]:
     """The method that is best on the nearest of the other tasks."""
     forecaster = Forecaster(known, objective, methods)
-    gains = forecaster.gains
-    return [str(gains.iloc[int(forecaster.distances(row).argmin())].idxmax()) for row in features]
+    chosen = []
+    for row in features:
+        nearest = int(forecaster.distances(row).argmin())
+        chosen.append(str(forecaster.gains.iloc[nearest].idxmax()))
+    return chosen
 
 
 def sure_gain(
@@ -93,8 +100,10 @@ def sure_gain(
 ) -> list[str]:
     """The method with the largest median gain on the data of other owners if this gain is sure, else FedAvg; see `lower_bound`."""
     gains = known.natural.gains(objective)[list(methods)]
-    sure = [name for name in methods if lower_bound(gains[name].to_numpy(), len(methods) - 1) > 0]
-    return [str(gains[sure].median().idxmax()) if sure else BASELINE] * len(features)
+    others = len(methods) - 1
+    sure = [name for name in methods if lower_bound(gains[name].to_numpy(), others) > 0]
+    chosen = str(gains[sure].median().idxmax()) if sure else BASELINE
+    return [chosen] * len(features)
 
 
 POLICIES: Mapping[str, Policy] = {
@@ -117,33 +126,31 @@ def regrets(
     Only methods that ran on all judged tasks count. The best method is known after the fact, from the same seeds, so that even a
     perfect forecast has some regret. `held_out` says which tasks are judged. Returns tasks (rows) by policies (columns).
     """
-    judged, learned = (
-        runs.natural if held_out.owners else runs.made,
-        runs if held_out.all_known else runs.made,
-    )
-    scores, groups = (
-        judged.scores(objective)[list(methods)].dropna(axis=1),
-        judged.tasks[held_out.by].to_numpy(),
-    )
-    methods, values = tuple(scores.columns), scores.to_numpy()
-    found = np.full((len(scores), len(POLICIES)), np.nan)
+    judged = runs.natural if held_out.owners else runs.made
+    learned = runs if held_out.all_known else runs.made
+    scores = judged.scores(objective)[list(methods)].dropna(axis=1)
+    methods = tuple(scores.columns)
+    values = scores.to_numpy()
+
+    # The policies learn from no task of the group that they are judged on. Where they know none
+    # of the groups, nothing has to be left out: all tasks are judged at once.
+    groups = judged.tasks[held_out.by].to_numpy()
     learned_groups = learned.tasks[held_out.by].to_numpy()
-    apart = np.isin(
-        groups, learned_groups
-    ).any()  # otherwise nothing is left out: all tasks at once
-    parts = groups if apart else np.full(len(groups), "")
-    for part in dict.fromkeys(parts):
-        held, known = (
-            np.flatnonzero(parts == part),
-            learned.of(np.flatnonzero(learned_groups != part)),
-        )
+    knows_groups = np.isin(groups, learned_groups).any()
+    if not knows_groups:
+        groups = np.full(len(groups), "")
+
+    regret = np.full((len(scores), len(POLICIES)), np.nan)
+    for group in dict.fromkeys(groups):
+        judged_rows = np.flatnonzero(groups == group)
+        known = learned.of(np.flatnonzero(learned_groups != group))
+        features = judged.features[judged_rows]
         for column, policy in enumerate(POLICIES.values()):
-            chosen = [
-                methods.index(method)
-                for method in policy(known, objective, methods, judged.features[held])
-            ]
-            found[held, column] = values[held].max(1) - values[held, chosen]
-    return pd.DataFrame(found, index=scores.index, columns=list(POLICIES))
+            chosen = policy(known, objective, methods, features)
+            places = [methods.index(method) for method in chosen]
+            best_scores = values[judged_rows].max(1)
+            regret[judged_rows, column] = best_scores - values[judged_rows, places]
+    return pd.DataFrame(regret, index=scores.index, columns=list(POLICIES))
 
 
 def means(regret: pd.DataFrame, groups: np.ndarray, versus: str | None = None) -> pd.DataFrame:
@@ -153,36 +160,54 @@ def means(regret: pd.DataFrame, groups: np.ndarray, versus: str | None = None) -
     one row per policy: `mean low high`.
     """
     values = regret if versus is None else regret.sub(regret[versus], axis=0)
-    kinds = list(dict.fromkeys(groups))
-    sums = np.array([values[groups == kind].sum().to_numpy() for kind in kinds])
-    counts = np.array([(groups == kind).sum() for kind in kinds])
-    drawn = generator(0, "regret").integers(len(kinds), size=(RESAMPLES, len(kinds)))
-    resampled = sums[drawn].sum(1) / counts[drawn].sum(1)[:, None]
-    low, high = np.quantile(resampled, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2), axis=0)
+    names = list(dict.fromkeys(groups))
+    sums = np.array([values[groups == name].sum().to_numpy() for name in names])
+    counts = np.array([(groups == name).sum() for name in names])
+
+    # Tasks of a group are alike, so that whole groups are drawn.
+    draws = generator(0, "regret").integers(len(names), size=(RESAMPLES, len(names)))
+    resampled_means = sums[draws].sum(1) / counts[draws].sum(1)[:, None]
+    ends = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+    low, high = np.quantile(resampled_means, ends, axis=0)
     return pd.DataFrame({"mean": values.mean(), "low": low, "high": high})
 
 
 def judge(runs: StoredRuns, objective: str, candidates: str) -> Judgement:
     """Judge all policies on all tasks that `HELD_OUT` names; `candidates` is a name of `CANDIDATES`."""
-    regret, less = {}, {}
+    regret = {}
+    forecast_less_average = {}
     for name, held_out in HELD_OUT.items():
-        tasks = (runs.natural if held_out.owners else runs.made).tasks
-        regret_of_tasks, groups = (
-            regrets(runs, objective, CANDIDATES[candidates], held_out),
-            tasks[held_out.by].to_numpy(),
-        )
-        rows, paired = means(regret_of_tasks, groups), means(regret_of_tasks, groups, AVERAGE)
-        regret[name] = {policy: MeanInterval(*map(float, rows.loc[policy])) for policy in POLICIES}
-        less[name] = MeanInterval(*map(float, paired.loc[FORECAST]))
+        regret_of_tasks = regrets(runs, objective, CANDIDATES[candidates], held_out)
+        judged = runs.natural if held_out.owners else runs.made
+        groups = judged.tasks[held_out.by].to_numpy()
+        by_policy = means(regret_of_tasks, groups)
+        less_average = means(regret_of_tasks, groups, versus=AVERAGE)
+        regret[name] = _intervals(by_policy)
+        forecast_less_average[name] = _intervals(less_average)[FORECAST]
     return Judgement(
-        objective, candidates, len(runs.made.tasks), len(runs.natural.tasks), regret, less
+        objective,
+        candidates,
+        tasks=len(runs.made.tasks),
+        owners=len(runs.natural.tasks),
+        regret=regret,
+        forecast_less_average=forecast_less_average,
     )
 
 
-def write(runs: StoredRuns, path: Path = FILE) -> list[Judgement]:
+def _intervals(table: pd.DataFrame) -> dict[str, MeanInterval]:
+    """Policy -> its mean and interval, from a table that `means` makes."""
+    intervals = {}
+    for policy, mean, low, high in zip(table.index, table["mean"], table["low"], table["high"]):
+        intervals[str(policy)] = MeanInterval(float(mean), float(low), float(high))
+    return intervals
+
+
+def write(runs: StoredRuns, path: Path = JUDGEMENT_FILE) -> list[Judgement]:
     """Judge every objective and list of methods, and write the judgements."""
-    judgements = [
-        judge(runs, objective, candidates) for objective in OBJECTIVES for candidates in CANDIDATES
-    ]
-    path.write_text(json.dumps([asdict(one) for one in judgements], indent=1) + "\n")
+    judgements = []
+    for objective in OBJECTIVES:
+        for candidates in CANDIDATES:
+            judgements.append(judge(runs, objective, candidates))
+    rows = [asdict(judgement) for judgement in judgements]
+    path.write_text(json.dumps(rows, indent=1) + "\n")
     return judgements

@@ -20,7 +20,7 @@ from unalike_studies.recommendation.task_features import TITLES
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = Path(__file__).with_name("runs.parquet")
+RUNS_FILE = Path(__file__).with_name("runs.parquet")
 NATURAL = "natural"
 """The kind of tasks whose clients are real owners of data; their runs are those of the study `natural`."""
 SHARED: Mapping[str, str] = {
@@ -71,7 +71,7 @@ class StoredRuns:
     table: pd.DataFrame
 
     @classmethod
-    def read(cls, path: Path = FILE) -> StoredRuns:
+    def read(cls, path: Path = RUNS_FILE) -> StoredRuns:
         """Read a file of runs. Raises `UnalikeError` if it cannot be read."""
         import pandas as pd
 
@@ -99,16 +99,19 @@ class StoredRuns:
         Accuracy stands for the metric of each task. Errors count as shares of FedAvg's, with a minus sign: a gain of 0.1 is an
         error that is a tenth smaller.
         """
-        table, metrics = self.table, self.table["metric"]
+        table = self.table
+        metrics = table["metric"]
+        # Every row has its own metric's score, and 0 from the other metrics.
         if objective == "accuracy":
-            table = table.assign(
-                accuracy=sum(table[name].where(metrics == name, 0) for name in metrics.unique())
-            )
+            own_scores = [table[name].where(metrics == name, 0) for name in metrics.unique()]
+            table = table.assign(accuracy=sum(own_scores))
         wide = table.pivot_table(index="task", columns="method", values=objective)
         wide = wide.reindex(index=self.tasks.index, columns=list(METHODS))
+
         signs = {metric.name: metric.sign for metric in read_metrics(metrics.unique())}
         error = self.tasks["metric"].map(signs) < 0
-        wide[error] = -wide[error].div(wide.loc[error, BASELINE], axis=0).clip(upper=WORST_ERROR)
+        relative = wide[error].div(wide.loc[error, BASELINE], axis=0)
+        wide[error] = -relative.clip(upper=WORST_ERROR)
         return wide
 
     def gains(self, objective: str) -> pd.DataFrame:
@@ -128,4 +131,5 @@ class StoredRuns:
 
     def of(self, tasks: np.ndarray) -> StoredRuns:
         """The runs of some tasks, by their positions in `tasks`."""
-        return StoredRuns(self.table[self.table["task"].isin(self.tasks.index[tasks])])
+        names = self.tasks.index[tasks]
+        return StoredRuns(self.table[self.table["task"].isin(names)])

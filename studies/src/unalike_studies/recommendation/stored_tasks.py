@@ -14,7 +14,7 @@ from unalike.data.partitioning.partition import partition
 from unalike.data.population import Population
 from unalike.data.sources.load import load
 
-SAMPLES = 1600
+MAX_SAMPLES = 1600
 """Most samples of a task, so that a run takes about a second."""
 
 
@@ -65,18 +65,13 @@ def with_concepts(data: Dataset, concepts: int, seed: int) -> Dataset:
     return Dataset(data.name, (x, moved.to(y.dtype)), None, classes, {"concept": group})
 
 
-def _subset(data: Dataset, samples: int = SAMPLES) -> Dataset:
+def _subset(data: Dataset, samples: int = MAX_SAMPLES) -> Dataset:
     """At most so many samples, drawn at random, with their groups."""
     x, y = data.merged()
     rows = np.sort(generator(0, "subset").permutation(len(y))[:samples])
     groups = {column: values[rows] for column, values in data.groups.items()}
-    return Dataset(
-        data.name,
-        (x[torch.from_numpy(rows)], y[torch.from_numpy(rows)]),
-        None,
-        data.classes,
-        groups,
-    )
+    indices = torch.from_numpy(rows)
+    return Dataset(data.name, (x[indices], y[indices]), None, data.classes, groups)
 
 
 def _as_rows(data: Dataset) -> Dataset:
@@ -91,7 +86,8 @@ def _word_counts(data: Dataset, words: int) -> Dataset:
     x, y = data.merged()
     counts = torch.zeros(len(y), int(x.max()) + 1)
     counts.scatter_add_(1, x.long(), torch.ones_like(x, dtype=torch.float32))
-    counts[:, :2] = 0  # padding and unknown words
+    # The first two tokens are padding and unknown words.
+    counts[:, :2] = 0
     frequent = counts.sum(0).argsort(descending=True)[:words]
     return Dataset(data.name, (counts[:, frequent].sqrt(), y), None, data.classes)
 
@@ -100,14 +96,11 @@ def _table(name: str) -> Dataset:
     """A table of scikit-learn with standardized columns."""
     from sklearn import datasets
 
-    found = getattr(datasets, f"load_{name}")()
-    x = (found.data - found.data.mean(0)) / found.data.std(0)
-    return Dataset(
-        name,
-        (x.astype(np.float32), found.target.astype(np.int64)),
-        None,
-        list(map(str, found.target_names)),
-    )
+    table = getattr(datasets, f"load_{name}")()
+    x = (table.data - table.data.mean(0)) / table.data.std(0)
+    y = table.target.astype(np.int64)
+    classes = [str(label) for label in table.target_names]
+    return Dataset(name, (x.astype(np.float32), y), None, classes)
 
 
 SOURCES: Mapping[str, Callable[[], Dataset]] = {
@@ -115,7 +108,7 @@ SOURCES: Mapping[str, Callable[[], Dataset]] = {
     "mnist": cache(lambda: _subset(load("mnist"))),
     "fashion_mnist": cache(lambda: _subset(load("fashion_mnist"))),
     "cifar10": cache(lambda: _subset(load("cifar10"))),
-    "glyphs": cache(lambda: _subset(load("glyphs(train=4000, test=1000)"), 3 * SAMPLES)),
+    "glyphs": cache(lambda: _subset(load("glyphs(train=4000, test=1000)"), 3 * MAX_SAMPLES)),
     "ag_news": cache(lambda: _word_counts(_subset(load("ag_news")), 500)),
     "amazon_reviews": cache(lambda: _as_rows(_subset(load("amazon_reviews(features=500)")))),
     "breast_cancer": cache(lambda: _table("breast_cancer")),
@@ -144,7 +137,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "concept shift": ("domains(column='concept')",),
 }
 """Kind of heterogeneity -> partitions that make it."""
-CLIENTS, PARTICIPATION, EPOCHS = (5, 10, 20), (1.0, 0.4), (1, 5)
+CLIENTS = (5, 10, 20)
+PARTICIPATION = (1.0, 0.4)
+EPOCHS = (1, 5)
 MODELS = ("linear", "mlp(hidden=(64, 64))")
 CNN = {"digits": "cnn(channels=(16, 32), hidden=64)", "fashion_mnist": "lenet", "mnist": "lenet"}
 """Data set -> the convolutional network that some of its tasks train."""
@@ -157,31 +152,39 @@ def grid() -> list[StoredTask]:
 
     The order is drawn as well, so that the first tasks are of all kinds.
     """
-    tasks = list(dict.fromkeys(task for draw in range(DRAWS) for task in _each_once(draw)))
-    return [tasks[place] for place in generator(0, "order").permutation(len(tasks))]
+    drawn = [task for draw in range(DRAWS) for task in _each_once(draw)]
+    distinct = list(dict.fromkeys(drawn))
+    order = generator(0, "order").permutation(len(distinct))
+    return [distinct[place] for place in order]
 
 
 def _each_once(draw: int) -> Iterator[StoredTask]:
     """One task for each data set and each partition that suits it."""
     for data in SOURCES:
         for kind, specs in KINDS.items():
-            yield from (_drawn(data, kind, spec, draw) for spec in specs if _suits(data, spec))
+            for spec in specs:
+                if _suits(data, spec):
+                    yield _draw_task(data, kind, spec, draw)
         if data in DOMAINS:
-            yield replace(_drawn(data, "feature skew", DOMAINS[data], draw), clients=20)
+            task = _draw_task(data, "feature skew", DOMAINS[data], draw)
+            yield replace(task, clients=20)
 
 
 def _suits(data: str, spec: str) -> bool:
     """Whether a partition can divide a data set as it is meant to."""
     if "rotation" in spec:
         return data in IMAGES
-    if data == "glyphs":  # 62 classes
+    # It has 62 classes: more than twenty clients with one or two each can hold.
+    if data == "glyphs":
         return "classes" not in spec
-    if data in ("amazon_reviews", "breast_cancer"):  # two classes
+    # They have two classes, too few for these partitions.
+    if data in ("amazon_reviews", "breast_cancer"):
         return spec not in ("classes(k=2)", "clusters(groups=2)")
-    return data != "synthetic" or "iid" not in spec  # its clients differ by themselves
+    # Its clients differ by themselves.
+    return data != "synthetic" or "iid" not in spec
 
 
-def _drawn(data: str, kind: str, spec: str, draw: int) -> StoredTask:
+def _draw_task(data: str, kind: str, spec: str, draw: int) -> StoredTask:
     """A task with this division, and other conditions that are drawn."""
     rng = generator(0, f"task {data} {spec}", draw)
     models = (*MODELS, CNN[data]) if data in CNN else MODELS

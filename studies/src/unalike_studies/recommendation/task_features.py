@@ -42,24 +42,33 @@ def features(
     population: Population, diagnosis: Diagnosis, conditions: Conditions
 ) -> dict[str, float]:
     """The features of clients that train under these conditions; see `TITLES`. A measure that is not available counts as 0."""
-    measures, clients = diagnosis.measures, len(diagnosis.counts)
-    samples = float(diagnosis.counts.to_numpy().sum()) / clients
-    silhouettes = [m for name, m in measures.items() if name.startswith("silhouette")]
-    work, (model, _) = conditions.work, make_model(conditions.model, population, 0)
+    # What the diagnosis measured.
+    measures = diagnosis.measures
+    concept_gap = measures.get("concept_gap")
+    silhouettes = [
+        _beyond_chance(measure, NO_GROUPS)
+        for name, measure in measures.items()
+        if name.startswith("silhouette")
+    ]
+
+    # The sizes of the data and of the training. A full batch makes one step an epoch.
+    clients = len(diagnosis.counts)
+    all_samples = diagnosis.counts.to_numpy().sum()
+    samples = float(all_samples) / clients
+    work = conditions.work
     batches = math.ceil(samples / (work.batch_size or math.inf)) or 1
+    model, _ = make_model(conditions.model, population, 0)
     return {
         "label_skew": _beyond_chance(measures.get("label_tv")),
         "quantity_skew": _known(measures["size_gini"].value),
         "feature_skew": _beyond_chance(measures.get("feature_distance_within")),
-        "concept_shift": _known(measures["concept_gap"].value)
-        if "concept_gap" in measures
-        else 0.0,
-        "clusters": max((_beyond_chance(m, NO_GROUPS) for m in silhouettes), default=0.0),
+        "concept_shift": 0.0 if concept_gap is None else _known(concept_gap.value),
+        "clusters": max(silhouettes, default=0.0),
         "clients": float(clients),
         "cohort": float(cohort_size(conditions.participation, clients)),
         "samples": samples,
         "classes": float(len(population.classes or "1")),
-        "majority": float(diagnosis.counts.sum().max() / diagnosis.counts.to_numpy().sum()),
+        "majority": float(diagnosis.counts.sum().max() / all_samples),
         "steps": float(work.steps or work.epochs * batches),
         "layers": float(sum(value.dim() > 1 for value in model.params.values())),
     }
@@ -67,7 +76,9 @@ def features(
 
 def _beyond_chance(measure: Measure | None, chance: str = NO_SKEW) -> float:
     """The value less that of a division by chance."""
-    return 0.0 if measure is None else _known(measure.value - measure.scale.get(chance, 0.0))
+    if measure is None:
+        return 0.0
+    return _known(measure.value - measure.scale.get(chance, 0.0))
 
 
 def _known(value: float) -> float:

@@ -26,13 +26,18 @@ if TYPE_CHECKING:
 
     from unalike.runtime.records.history import History
 
-RATES = (0.03, 0.1, 0.3)
+LEARNING_RATES = (0.03, 0.1, 0.3)
 """Local learning rates; each method gets the best of them."""
-TUNING_SEED, SEEDS = 100, (0, 1)
+TUNING_SEED = 100
+"""The seed under which learning rates are compared."""
+SEEDS = (0, 1)
+"""The fresh seeds of the runs that are stored."""
 VALIDATION_SHARE = 0.2
 """The share of each client's training samples on which learning rates are compared."""
-ROUNDS, EVERY, LAST = 20, 5, 2
-"""Rounds of a run, rounds between evaluations, and evaluations whose mean is the score."""
+ROUNDS = 20
+ROUNDS_BETWEEN_EVALUATIONS = 5
+SCORED_EVALUATIONS = 2
+"""The score is the mean of so many evaluations, the last ones."""
 BATCH_SIZE = 32
 
 
@@ -44,29 +49,32 @@ def run_task(task: StoredTask) -> pd.DataFrame:
     """
     import pandas as pd
 
+    # The columns that all runs of the task share.
     tuning = task.population(TUNING_SEED, VALIDATION_SHARE)
     diagnosis = diagnose_population(tuning, task.name, seed=TUNING_SEED)
     work = Work(epochs=task.epochs, batch_size=BATCH_SIZE)
     conditions = Conditions(task.participation, work, task.model)
     task_columns = task.fields | features(tuning, diagnosis, conditions)
+
+    # Test samples and seeds of the runs that count play no part in the choice of a rate.
     fresh = {seed: task.population(seed) for seed in SEEDS}
     rows = []
     for method, spec in METHODS.items():
-        scores = {rate: _score(task, spec, tuning, rate, TUNING_SEED, VALIDATION) for rate in RATES}
-        rate = max(scores, key=lambda r: scores[r]["accuracy"])
-        chosen = {
-            "method": method,
-            "spec": spec,
-            "rate": rate,
-            "validation": scores[rate]["accuracy"],
-        }
-        rows += [
-            task_columns
-            | chosen
-            | {"seed": seed}
-            | _score(task, spec, population, rate, seed, TEST)
-            for seed, population in fresh.items()
-        ]
+        accuracies = {}
+        for rate in LEARNING_RATES:
+            scores = _score(task, spec, tuning, rate, TUNING_SEED, VALIDATION)
+            accuracies[rate] = scores["accuracy"]
+        best_rate = max(accuracies, key=lambda rate: accuracies[rate])
+        for seed, population in fresh.items():
+            run_columns = {
+                "method": method,
+                "spec": spec,
+                "rate": best_rate,
+                "validation": accuracies[best_rate],
+                "seed": seed,
+            }
+            scores = _score(task, spec, population, best_rate, seed, TEST)
+            rows.append(task_columns | run_columns | scores)
     return pd.DataFrame(rows)
 
 
@@ -80,7 +88,7 @@ def _score(
         seed=seed,
         model=task.model,
         rounds=ROUNDS,
-        evaluate_every=EVERY,
+        evaluate_every=ROUNDS_BETWEEN_EVALUATIONS,
         participation=task.participation,
         work=Work(epochs=task.epochs, batch_size=BATCH_SIZE, lr=rate),
         executor="distributed(workers=1)",
@@ -93,21 +101,22 @@ def _score(
 
 def _results_of(history: History, split: str) -> dict[str, Any]:
     """Means over the last evaluations, of the model that each client would use: its own one where the method makes one."""
-    rounds, clients, columns = history.rounds, history.clients, history.columns
-    own, shared = (
-        columns.get("personal", "accuracy", split),
-        columns.get("clients", "accuracy", split),
-    )
-    score = own if own is not None and own.name in rounds else shared
-    assert score is not None
-    used = score.name
-    counted = rounds[rounds[used].notna() & (rounds["round"] > 0)].tail(LAST)
-    by_client = clients[clients["round"].isin(counted["round"])].groupby("client")[used].mean()
+    rounds = history.rounds
+    column = history.columns.get("personal", "accuracy", split)
+    if column is None or column.name not in rounds:
+        column = history.columns.get("clients", "accuracy", split)
+    assert column is not None
+
+    # Round 0 evaluates the model before training, and sends nothing.
     trained = rounds[rounds["round"] > 0]
+    scored = trained[trained[column.name].notna()].tail(SCORED_EVALUATIONS)
+    of_clients = history.clients[history.clients["round"].isin(scored["round"])]
+    by_client = of_clients.groupby("client")[column.name].mean()
+    traffic = trained["bytes_down"] + trained["bytes_up"]
     return {
-        "accuracy": float(counted[used].mean()),
-        "worst_decile": worst_decile(by_client.dropna(), score.metric),
-        "bytes": float((trained["bytes_down"] + trained["bytes_up"]).mean()),
+        "accuracy": float(scored[column.name].mean()),
+        "worst_decile": worst_decile(by_client.dropna(), column.metric),
+        "bytes": float(traffic.mean()),
         "seconds": float(trained["seconds"].sum()),
     }
 
@@ -122,10 +131,10 @@ def collect(tasks: Iterable[StoredTask], path: Path, jobs: int = 1) -> Iterator[
     table = pd.read_parquet(path) if path.exists() else pd.DataFrame({"task": []})
     done = set(table["task"])
     todo = [task for task in tasks if task.name not in done]
-    for found in in_processes(run_task, todo, jobs, threads=1):
-        table = pd.concat([table, found], ignore_index=True) if len(table) else found
+    for runs in in_processes(run_task, todo, jobs, threads=1):
+        table = pd.concat([table, runs], ignore_index=True) if len(table) else runs
         write_bytes(path, table.to_parquet(compression="zstd", index=False))
-        yield str(found["task"].iloc[0])
+        yield str(runs["task"].iloc[0])
 
 
 def replace_natural(path: Path, runs: Iterable[pd.DataFrame]) -> None:
