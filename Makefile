@@ -56,7 +56,7 @@ light: package  ## test the command line of that wheel, with the newest release 
 	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-xdist
 	$(LIGHT)/bin/python -m pytest -n $(WORKERS) -m "not browser" tests/cli
 
-lint: $(READY)  ## check style, docstrings, formatting and import order between folders; print the size of each folder
+lint: $(READY)  ## check style, docstrings, formatting and import order between folders; print size and density of each folder
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache

@@ -1,6 +1,7 @@
-"""Print lines and lines of code by folder and in total: `python .ci/lines.py src/unalike`.
+"""Print the size and the density of each folder of a package: `python .ci/lines.py src/unalike`.
 
-Imports are lines of code; docstrings, comments and blank lines are not.
+Lines, lines of code, expressions for each line of code, and comments for each hundred of them. The numbers are information and no
+targets: other well-kept code bases have 3 to 4 expressions a line and 7 to 14 comments.
 """
 
 from __future__ import annotations
@@ -21,25 +22,32 @@ LAYOUT = {
     tokenize.ENDMARKER,
 }
 """Tokens that are not code."""
+PRAGMAS = ("noqa", "type:", "fmt:")
+"""Comments that speak to a tool."""
 
 
-def lines_of(source: str) -> tuple[int, int]:
-    """Lines and lines of code of a module."""
-    tokens = tokenize.generate_tokens(StringIO(source).readline)
-    code = {
-        line
-        for token in tokens
-        if token.type not in LAYOUT
-        for line in range(token.start[0], token.end[0] + 1)
-    }
-    for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            code.difference_update(range(node.lineno, node.end_lineno + 1))
-    return len(source.splitlines()), len(code)
+def size_of(source: str) -> Counter[str]:
+    """Lines, lines of code, expressions and comments of a module; docstrings and blank lines are no code."""
+    tokens = list(tokenize.generate_tokens(StringIO(source).readline))
+    code: set[int] = set()
+    for token in tokens:
+        if token.type not in LAYOUT:
+            code.update(range(token.start[0], token.end[0] + 1))
+    nodes = list(ast.walk(ast.parse(source)))
+    for node in nodes:
+        if isinstance(node, ast.Expr) and _is_text(node.value):
+            code.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    comments = [token for token in tokens if token.type == tokenize.COMMENT]
+    return Counter(
+        lines=len(source.splitlines()),
+        code=len(code),
+        expressions=sum(isinstance(n, ast.expr) and n.lineno in code for n in nodes),
+        comments=sum(not any(word in c.string for word in PRAGMAS) for c in comments),
+    )
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def print_package(package: Path) -> None:
@@ -47,12 +55,19 @@ def print_package(package: Path) -> None:
     totals: dict[str, Counter[str]] = defaultdict(Counter)
     for file in sorted(package.rglob("*.py")):
         folder, *_ = file.relative_to(package).parent.parts or ["."]
-        lines, code = lines_of(file.read_text())
-        totals[folder].update(lines=lines, code=code)
+        totals[folder].update(size_of(file.read_text()))
     totals["total"] = sum(totals.values(), Counter())
-    print(f"{package.name:<18}{'lines':>9}{'code':>9}")
+
+    print(
+        f"{package.name:<18}{'lines':>9}{'code':>9}{'expressions a line':>20}{'comments in 100':>17}"
+    )
     for folder, total in totals.items():
-        print(f"  {folder:<16}{total['lines']:>9,}{total['code']:>9,}")
+        code = max(total["code"], 1)
+        density = total["expressions"] / code
+        comments = 100 * total["comments"] / code
+        print(
+            f"  {folder:<16}{total['lines']:>9,}{total['code']:>9,}{density:>20.1f}{comments:>17.1f}"
+        )
 
 
 if __name__ == "__main__":
