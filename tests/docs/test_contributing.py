@@ -76,7 +76,7 @@ def test_option_added_as_described_is_a_flag_a_keyword_and_in_no_digest(reposito
     options = repository / "src" / "unalike" / "core" / "options.py"
     loop = repository / "src" / "unalike" / "runtime" / "round_loop.py"
     field = '    patience_seconds: Annotated[float, Help("Seconds to wait for a round.")] = 2.5\n'
-    insert_after(options, "class SimulationOptions", '"""A run on this machine."""\n', field)
+    insert_after(options, "class TrainingOptions", '"""The training on this machine."""\n', field)
     insert_after(
         loop, "def run(", "    evaluate_every: int = 1,\n", "    patience_seconds: float = 2.5,\n"
     )

@@ -271,7 +271,7 @@ def _trial() -> Findings:
 
 
 def _executor_of(name: str) -> str:
-    """What trains a model of the catalogue or a class `module:Class`, as a sentence. Raises `UnalikeError` if there is none."""
+    """The executor that trains a model of the catalogue or a class `module:Class`, as a sentence. Raises `UnalikeError`."""
     from unalike import model
     from unalike.core.model import Model
     from unalike.engine.compiled.layer_chain import chain_or_reason
