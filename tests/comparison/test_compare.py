@@ -425,7 +425,7 @@ def test_progress_of_resumed_comparison_counts_earlier_rounds(people, small, tmp
     lines = printed_lines(8, "comparing")
     small(["fedavg"], people, rounds=2, out=tmp_path)
     small(["fedavg"], people, rounds=2, out=tmp_path, progress=lambda row: lines(row, row["run"]))
-    assert lines.done == {"fedavg (seed 0)": 2, "fedavg (seed 1)": 2}
+    assert lines.rounds_of_run == {"fedavg (seed 0)": 2, "fedavg (seed 1)": 2}
 
 
 def test_progress_of_a_run_and_of_a_comparison_is_called_with_a_row(people, small):

@@ -47,12 +47,12 @@ def test_model_rows_images_are_channels_last():
         torch.nn.Sequential(torch.nn.Conv2d(3, 2, 3), torch.nn.Flatten(), torch.nn.Linear(12, 2))
     )
     laid = plain.channels_last(images[:2])
-    assert torch.equal(laid.rows(images, index), images[index]) and torch.equal(
-        plain.rows(images, index), images[index]
+    assert torch.equal(laid.layout.rows(images, index), images[index]) and torch.equal(
+        plain.layout.rows(images, index), images[index]
     )
-    assert laid.rows(images, index).is_contiguous(memory_format=torch.channels_last)
-    assert plain.rows(images, index).is_contiguous()
-    assert torch.equal(laid.rows(Y, index), Y[index])
+    assert laid.layout.rows(images, index).is_contiguous(memory_format=torch.channels_last)
+    assert plain.layout.rows(images, index).is_contiguous()
+    assert torch.equal(laid.layout.rows(Y, index), Y[index])
 
 
 def test_transform_draws_the_same_for_any_fetch_size(monkeypatch):

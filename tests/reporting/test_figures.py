@@ -75,7 +75,7 @@ def test_pareto_dominated_method_has_hollow_marker(simulate):
         assert len(line.x) == front.sum() > 0
         traces = plotly_figures.draw(Figure([drawn])).data
         assert {
-            t.name for t in traces if t.name and t.marker.color == (plotly_figures.CLEAR,)
+            t.name for t in traces if t.name and t.marker.color == (plotly_figures.TRANSPARENT,)
         } == hollow
     assert "scaffold" in set(
         table.loc[~on_front(table, "mb", "score", KNOWN["accuracy"]), "method"]

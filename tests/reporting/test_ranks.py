@@ -47,7 +47,7 @@ def test_diagram_lines_do_not_cross():
             and 0 <= len(left) - len(right) <= 1
         )
         assert all(
-            drawn.line(h)[1][1] < -rank_diagram.STEP * drawn.levels for h in drawn.methods
+            drawn.line(h)[1][1] < -rank_diagram.BAR_DISTANCE * drawn.levels for h in drawn.methods
         )  # every line turns below the bars
 
 

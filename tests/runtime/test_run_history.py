@@ -204,8 +204,8 @@ def test_batches_and_initial_weights_with_same_seed_equal_for_all_methods(
     seen: list[dict] = []
     schedules = ClientPool.schedules
 
-    def spied(self, ids, round):
-        found = schedules(self, ids, round)
+    def spied(self, ids, round, kind):
+        found = schedules(self, ids, round, kind)
         for client, *phases in zip(ids, *found, strict=True):
             seen[-1][round, client] = [b.tolist() for phase in phases for b in phase]
         return found

@@ -155,7 +155,9 @@ def plan_sweep(
         for name, value in zip(grid, point):
             arguments = arguments.at(name, value)
         swept = {name: value for name, value in arguments.training.items() if name in grid}
-        check_inputs(map(named_plan, arguments.methods.values()), has_test=True, **swept)
+        # all of them, now: a method that cannot be read must not be found after training
+        plans = [named_plan(method) for method in arguments.methods.values()]
+        check_inputs(plans, has_test=True, **swept)
         if arguments.clients.partition is not None:
             check_scheme(arguments.clients.partition)
         points[point] = arguments
