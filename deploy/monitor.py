@@ -9,6 +9,7 @@ new entry of the audit log, which it gets as one line of JSON at its standard in
 
 import argparse
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -16,18 +17,42 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
-SECONDS, POLL = 60, 1.0
-FOUND = "from unalike.cli import main; main()"
+COMMAND_SECONDS = 60
+"""Most seconds of a command."""
+POLL_SECONDS = 1.0
+"""Seconds between two looks at the audit log."""
+STATUS_SECONDS = 1.0
+"""Seconds for which a status is used again, so that many requests start one process a second at most."""
+PROGRAM = "from unalike.cli import main; main()"
 
 
 def status(folder: Path) -> dict[str, Any]:
     """The status of the coordinator; its state is "down" if it is not up."""
-    words = [sys.executable, "-c", FOUND, "federation", "status", str(folder), "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
-    return json.loads(done.stdout) if done.returncode == 0 else {"state": "down", "sites": []}
+    words = [sys.executable, "-c", PROGRAM, "federation", "status", str(folder), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS)
+    if done.returncode != 0:
+        return {"state": "down", "sites": []}
+    return json.loads(done.stdout)
+
+
+class RecentStatus:
+    """The status of a folder, which is not asked for again within `STATUS_SECONDS`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = Lock()
+        self._found: dict[str, Any] = {}
+        self._until = -math.inf
+
+    def __call__(self) -> dict[str, Any]:
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._found = status(self._folder)
+                self._until = time.monotonic() + STATUS_SECONDS
+            return self._found
 
 
 def metrics(found: dict[str, Any]) -> str:
@@ -48,14 +73,21 @@ def metrics(found: dict[str, Any]) -> str:
 
 def server(folder: Path, listen: str) -> ThreadingHTTPServer:
     """A server of `/health` and `/metrics` at host:port."""
+    recent_status = RecentStatus(folder)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = status(folder)
-            pages = {"/metrics": (200, metrics(found)), "/health": (503, found["state"] + "\n")}
-            code, text = pages.get(self.path, (404, "expected /health or /metrics\n"))
-            if self.path == "/health" and found["state"] in ("waiting", "running"):
-                code = 200
+            match self.path:
+                case "/health":
+                    state = recent_status()["state"]
+                    is_well = state in ("waiting", "running")
+                    self._answer(200 if is_well else 503, state + "\n")
+                case "/metrics":
+                    self._answer(200, metrics(recent_status()))
+                case _:
+                    self._answer(404, "expected /health or /metrics\n")
+
+        def _answer(self, code: int, text: str) -> None:
             self.send_response(code)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.end_headers()
@@ -78,7 +110,7 @@ def new_lines(file: Path) -> Iterator[bytes]:
                 lines = [line for line in log if line.endswith(b"\n")]
             yield from lines
             at += sum(map(len, lines))
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
 
 
 def run_at_events(folder: Path, command: str) -> None:
@@ -88,7 +120,7 @@ def run_at_events(folder: Path, command: str) -> None:
             subprocess.run(
                 shlex.split(command),
                 input=line,
-                timeout=SECONDS,
+                timeout=COMMAND_SECONDS,
                 check=True,
                 stdout=subprocess.DEVNULL,
             )

@@ -35,6 +35,10 @@ def test_parse_names_with_literals_gives_calls():
         ("a(x=1, x=2)", "x"),
         ("__import__('os')", "parameter=value"),
         ("a\0", "cannot read"),
+        ("a + " * 2_000 + "a", "too many terms"),
+        ("a + " * 100_000 + "a", "found 400,001 letters, expected at most 10,000"),
+        (f"a(x={'-' * 5_000}1)", "nests too deeply"),
+        (f"a(x={'(' * 4_000}1{',)' * 2_000})", "cannot read"),
     ],
 )
 def test_parse_text_that_is_no_spec_is_refused_with_hint(text, hint):

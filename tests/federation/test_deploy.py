@@ -11,11 +11,13 @@ import subprocess
 import sys
 import threading
 import time
+from fnmatch import fnmatch
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from unalike._utils.journal import Journal
 from unalike.cli import app
@@ -42,11 +44,50 @@ def test_compose_file_starts_a_command_with_flags_that_exist(file):
     check_words(service["command"])
     assert (file.parent / service["build"]["context"] / service["build"]["dockerfile"]).exists()
     assert service["cap_drop"] == ["ALL"] and service["read_only"] is True
-    if "healthcheck" in service:
-        check_words(service["healthcheck"]["test"][2:])
+    # private keys and samples lie outside the repository, from which the image is built
+    for volume in service["volumes"]:
+        assert volume.startswith("/srv/unalike/"), volume
     assert ("ports" in service) == (
         file.name == "compose.coordinator.yaml"
     )  # a site listens for nothing
+
+
+def test_health_check_fails_where_no_coordinator_is_up(tmp_path):
+    [service] = yaml.safe_load((DEPLOY / "compose.coordinator.yaml").read_text())[
+        "services"
+    ].values()
+    kind, program, *words = service["healthcheck"]["test"]
+    assert (kind, program) == ("CMD", "unalike")
+    check_words(words)
+    in_folder = [str(tmp_path) if word == "hospitals" else word for word in words]
+    assert CliRunner().invoke(app, in_folder).exit_code != 0
+
+
+def allowed_in_image(name: str) -> bool:
+    """Whether .dockerignore lets a path of the repository's root into the build context."""
+    included = False
+    for line in (DEPLOY.parent / ".dockerignore").read_text().splitlines():
+        if line.startswith("!"):
+            included = included or fnmatch(name, line[1:])
+        elif line and not line.startswith("#") and fnmatch(name, line):
+            included = False
+    return included
+
+
+def test_build_context_has_the_package_alone():
+    needed = {"src", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    assert all(map(allowed_in_image, needed))
+    kept_out = {
+        "federation",
+        "site",
+        "samples",
+        "north.zip",
+        "north.keys",
+        ".git",
+        "tests",
+        "studies",
+    }
+    assert not any(map(allowed_in_image, kept_out))
 
 
 @pytest.mark.parametrize("file", UNITS, ids=lambda f: f.name)
@@ -65,7 +106,8 @@ def test_unit_is_valid_and_starts_a_command_with_flags_that_exist(file, tmp_path
 
 def test_image_has_the_extra_and_no_root():
     text = (DEPLOY / "Dockerfile").read_text()
-    assert "/src[flower]" in text and re.search(r"^USER unalike$", text, re.M)
+    assert "--constraint /src/constraints.txt" in text
+    assert re.search(r"/src\[flower\b", text) and re.search(r"^USER unalike$", text, re.M)
     assert len(UNITS) == len(COMPOSED) == 2
 
 
@@ -101,6 +143,7 @@ def test_monitor_serves_health_and_metrics(monitor, tmp_path, monkeypatch):
     }  # by the program itself: nothing is up there
     found = STATUS | {"sites": [SITE]}
     monkeypatch.setattr(monitor, "status", lambda folder: found)
+    monkeypatch.setattr(monitor, "STATUS_SECONDS", 0)
     with monitor.server(tmp_path, "127.0.0.1:0") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert get(server.server_port, "/health") == (200, "running\n")
@@ -126,10 +169,30 @@ def test_monitor_serves_health_and_metrics(monitor, tmp_path, monkeypatch):
         server.shutdown()
 
 
+def test_monitor_asks_once_for_many_requests_and_never_for_other_paths(
+    monitor, tmp_path, monkeypatch
+):
+    asked = []
+
+    def status(folder):
+        asked.append(folder)
+        return STATUS | {"sites": []}
+
+    monkeypatch.setattr(monitor, "status", status)
+    monkeypatch.setattr(monitor, "STATUS_SECONDS", 3600)
+    with monitor.server(tmp_path, "127.0.0.1:0") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert get(server.server_port, "/favicon.ico")[0] == 404 and not asked
+        for path in ("/health", "/metrics", "/health"):
+            assert get(server.server_port, path)[0] == 200
+        assert asked == [tmp_path]
+        server.shutdown()
+
+
 def test_monitor_runs_a_command_for_each_new_event_without_a_shell(
     monitor, tmp_path, monkeypatch, capfd
 ):
-    monkeypatch.setattr(monitor, "POLL", 0.05)
+    monkeypatch.setattr(monitor, "POLL_SECONDS", 0.05)
     journal, heard = Journal(tmp_path / "audit.jsonl"), tmp_path / "heard"
     journal.add("started", user="old")
     command = shlex.join(

@@ -7,6 +7,9 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 
+MAX_TEXT_LETTERS = 10_000
+"""Most letters of a spec text; texts of strangers are read, too."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -26,10 +29,25 @@ def parse(text: str) -> list[Call]:
     >>> [str(call) for call in parse("fedprox(mu=0.1) + lws")]
     ['fedprox(mu=0.1)', 'lws()']
 
-    Raises `UnalikeError` for anything but names, keyword parameters with literal values and `+`.
+    Raises `UnalikeError` for anything but names, keyword parameters with literal values and `+`, and for very long texts.
     """
+    if len(text) > MAX_TEXT_LETTERS:
+        raise UnalikeError(
+            f"cannot read {text[:60]!r}...: found {len(text):,} letters, expected at most {MAX_TEXT_LETTERS:,}"
+        )
     try:
-        body = ast.parse(text.strip(), mode="eval").body
+        return _calls(_expression(text), text)
+    except (RecursionError, MemoryError):
+        # Python's parser has these, too, for an expression that nests too deeply
+        raise UnalikeError(
+            f"cannot read {text[:60]!r}...: it has too many terms, or nests too deeply"
+        ) from None
+
+
+def _expression(text: str) -> ast.expr:
+    """The text as an expression of Python."""
+    try:
+        return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         why = "it is empty"
         if text.strip():
@@ -37,7 +55,6 @@ def parse(text: str) -> list[Call]:
         raise UnalikeError(
             f"cannot read {text!r}: {why}; write for example 'fedprox(mu=0.1) + lws'"
         ) from None
-    return _calls(body, text)
 
 
 def parse_one(text: str) -> Call:

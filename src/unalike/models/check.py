@@ -7,16 +7,22 @@ from torch import nn
 
 from unalike._utils.errors import UnalikeError, unknown
 
+MAX_WIDTH = 2**31 - 1
+"""Most units of a layer."""
+
 
 def widths(
     model: str, option: str, value: int | tuple[int, ...], least: int = 0
 ) -> tuple[int, ...]:
-    """Return widths as a tuple; a number is one layer. Raises `UnalikeError` unless they are `least` or more positive integers."""
+    """Return widths as a tuple; a number is one layer.
+
+    Raises `UnalikeError` unless they are `least` or more integers from 1 to `MAX_WIDTH`.
+    """
     several = (value,) if isinstance(value, int) else tuple(value)
-    are_positive = all(isinstance(width, int) and width >= 1 for width in several)
-    if len(several) < least or not are_positive:
+    are_possible = all(isinstance(width, int) and 1 <= width <= MAX_WIDTH for width in several)
+    if len(several) < least or not are_possible:
         raise UnalikeError(
-            f"{model}: found {option}={value!r}, expected whole numbers of 1 or more, "
+            f"{model}: found {option}={value!r}, expected whole numbers from 1 to {MAX_WIDTH:,}, "
             "such as (200, 200)"
         )
     return several

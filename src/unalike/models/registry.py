@@ -68,7 +68,20 @@ def model(
         )
     complete = Call(call.name, call.parameters | options)
     with isolated(seed):
-        return registry.build(complete, input_shape=shape, classes=classes)
+        try:
+            return registry.build(complete, input_shape=shape, classes=classes)
+        except (RuntimeError, MemoryError, OverflowError) as error:
+            # torch has RuntimeError for tensors that do not fit into memory
+            raise UnalikeError(
+                f"model {complete}: cannot be made for input_shape={shape} and classes={classes}: "
+                f"{_first_line(error)}"
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error's text; torch adds the frames of its own code below."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0]
 
 
 def is_named(recorded: str) -> bool:

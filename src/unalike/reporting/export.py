@@ -20,7 +20,7 @@ from unalike.reporting.client_tables import client_columns
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
-from unalike.reporting.table import Table, latex, markdown, rows
+from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
 from unalike.statistics.scores import scoring_rule
 
 Parts = Sequence[tuple[str, ReportContent]]
@@ -55,7 +55,7 @@ def export_clients(parts: Parts, format: str) -> str:
 
 
 def _markdown(tables: Iterable[tuple[str, Table]]) -> str:
-    texts = [f"{table.caption}\n\n{markdown(table)}" for _, table in tables]
+    texts = [f"{markdown_text(table.caption)}\n\n{markdown(table)}" for _, table in tables]
     return "\n\n".join(texts) + "\n"
 
 

@@ -144,7 +144,12 @@ def markdown(table: Table) -> str:
 
 
 def _markdown_line(texts: Sequence[str]) -> str:
-    return f"| {' | '.join(text.translate(_MARKDOWN) for text in texts)} |"
+    return f"| {' | '.join(map(markdown_text, texts))} |"
+
+
+def markdown_text(text: str) -> str:
+    """The text with what Markdown or HTML would read as markup escaped; one line."""
+    return text.translate(_MARKDOWN)
 
 
 def latex(table: Table, label: str = "") -> str:
