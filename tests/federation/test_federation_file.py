@@ -168,6 +168,12 @@ def made_by_command(folder, *flags):
         (["--quorum", "inf"], "--quorum inf: expected"),
         (["--quorum", 1.7], "--quorum 1.7: expected"),
         (["--host", ""], "host="),
+        (["--host", "https://fed.example.org:8443/"], "without scheme, port, path"),
+        (["--host", "fed.example.org:8443"], "is no host; expected a name such as fed.example.org"),
+        (
+            ["--host", "fed.example.org", "--host", "*.example.org"],
+            "'*.example.org' is no host",
+        ),
         (["--port", 99999], "port=99999"),
         *(
             (["--method", method], "nothing of the model moves")

@@ -36,7 +36,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "error_rate_metric", raising=False)
     monkeypatch.setattr(registry, "_builders", dict(registry._builders))
-    monkeypatch.setattr(registry, "_loaded", False)
+    monkeypatch.setattr(registry, "_plugins_are_loaded", False)
 
 
 @pytest.fixture(scope="module")

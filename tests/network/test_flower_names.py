@@ -42,6 +42,16 @@ def test_name_is_there(module, name):
     assert hasattr(import_module(module), name)
 
 
+def test_program_of_superlink_is_there():
+    [module] = [
+        node
+        for node in ast.walk(ast.parse(internals.SUPERLINK))
+        if isinstance(node, ast.ImportFrom)
+    ]
+    [name] = module.names
+    assert callable(getattr(import_module(module.module), name.name))
+
+
 USED = {
     "FleetHttpClient": "ActivateNode DeactivateNode SendNodeHeartbeat PullMessages PushMessages PullObject PushObject "
     "ConfirmMessageReceived from_server_address close",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
-import os
 import re
 import socket
 import ssl
@@ -28,7 +27,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.system.supervisor import Supervisor, bypass_proxies_on_loopback
+from unalike._utils.system.proxies import connect_directly
+from unalike._utils.system.supervisor import Supervisor
 from unalike.core.codec import Malformed
 from unalike.federation.flower import internals
 from unalike.federation.flower.internals import FleetConnection
@@ -207,6 +207,8 @@ def test_killed_superlink_is_detected(tmp_path, monkeypatch):
         "_node_id",
     ):  # a process has one identity, with which the others here go on
         monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    connect_directly()
     made = EchoNetwork(tmp_path, names=("a",))
     try:
         superlink = made.supervisor.children[0]
@@ -321,8 +323,7 @@ def proxy(monkeypatch):
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.setenv(name, made.url)
     for name in ("NO_PROXY", "no_proxy"):  # restored after the test
-        monkeypatch.setenv(name, "intranet.example.org")
-    bypass_proxies_on_loopback()
+        monkeypatch.setenv(name, "127.0.0.1,localhost")
     yield made
     made.door.close()
 
@@ -348,7 +349,7 @@ def test_connections_within_machine_take_no_proxy(tmp_path, proxy, monkeypatch):
         assert made.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
     finally:
         made.close()
-    assert not proxy.asked and os.environ["no_proxy"].startswith("intranet.example.org,127.0.0.1")
+    assert not proxy.asked
 
 
 def client(echo_network, **options):

@@ -3,9 +3,11 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
+from threading import local
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,7 +33,9 @@ class Registry:
         self.kind = kind
         self._home = (home,) if isinstance(home, str) else tuple(home)
         self._group = group or f"unalike.{kind}s"
-        self._loaded = False
+        self._home_is_loaded = False
+        self._plugins_are_loaded = False
+        self._here = local()
         self._builders: dict[str, Callable[..., Any]] = {}
 
     def register(self, name: str) -> Callable[[Any], Any]:
@@ -42,6 +46,9 @@ class Registry:
         """
 
         def add(builder: Any) -> Any:
+            # our own names first: another builder of such a name is refused here, not our own when it is imported later
+            if builder.__module__.partition(".")[0] != self._package:
+                self._load_home()
             registered = self._builders.get(name, builder)
             if _origin(registered) != _origin(builder):
                 raise UnalikeError(
@@ -149,15 +156,42 @@ class Registry:
         self._load()
         return iter(self._builders)
 
+    @property
+    def _package(self) -> str:
+        """The package of our own names."""
+        return self._home[0].partition(".")[0]
+
     def _load(self) -> None:
-        if self._loaded:
+        if self._plugins_are_loaded or self._is_loading:
             return
-        # set first: the modules look up names while they are imported
-        self._loaded = True
-        for module in self._home:
-            import_with_modules(module)
-        for point in entry_points(group=self._group):
-            point.load()
+        self._load_home()
+        with self._loading():
+            for point in entry_points(group=self._group):
+                point.load()
+        self._plugins_are_loaded = True
+
+    def _load_home(self) -> None:
+        if self._home_is_loaded or self._is_loading:
+            return
+        with self._loading():
+            for module in self._home:
+                import_with_modules(module)
+        self._home_is_loaded = True
+
+    @property
+    def _is_loading(self) -> bool:
+        """Whether this thread is loading: the modules look up names while they are imported."""
+        return getattr(self._here, "is_loading", False)
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        # Of each thread by itself: another thread that comes meanwhile imports the same modules, so it waits for them by
+        # Python's own locks, which a lock of ours could block for ever.
+        self._here.is_loading = True
+        try:
+            yield
+        finally:
+            self._here.is_loading = False
 
 
 def import_with_modules(name: str) -> None:

@@ -1,6 +1,6 @@
 """Wrapper process around one command: ends the command and all its descendants when the parent ends.
 
-`python -I child_process.py command...`: the parent holds the other end of standard input. When it closes, because the parent
+`python -P child_process.py command...`: the parent holds the other end of standard input. When it closes, because the parent
 closed it or was killed (`kill -9` included), every descendant of this process is ended: first SIGTERM, after GRACE_SECONDS
 SIGKILL. This also ends processes that moved to a session of their own (as Flower's `flower-superexec` does): this process is a
 subreaper, so orphans become its children.

@@ -21,7 +21,6 @@ ENDING_SECONDS = 12.0
 """Time that the wrapper process has to end its descendants before it is killed."""
 POLL_SECONDS = 0.05
 """Time between two looks whether children are ready."""
-LOOPBACK_HOSTS = "127.0.0.1,localhost,::1"
 
 
 class Terminated(SystemExit):
@@ -39,7 +38,7 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             self._wrapper = subprocess.Popen(
-                [sys.executable, "-I", str(CHILD_PROCESS), *command],
+                [sys.executable, "-P", str(CHILD_PROCESS), *command],
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -155,19 +154,6 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise Terminated(128 + number)
 
 
-def bypass_proxies_on_loopback() -> None:
-    """Keep connections within this machine from the proxies of the environment, in this process and its children from now on."""
-    hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if LOOPBACK_HOSTS in hosts:
-        return
-    hosts = f"{hosts},{LOOPBACK_HOSTS}" if hosts else LOOPBACK_HOSTS
-    # programs read one or the other
-    os.environ["no_proxy"] = hosts
-    os.environ["NO_PROXY"] = hosts
-
-
 def child_environment(**more: str) -> dict[str, str]:
-    """This process's environment with its Python's folder first on PATH, so that installed commands are found by name."""
-    python_folder = Path(sys.executable).parent
-    path = f"{python_folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **more}
+    """This process's environment and `more`, for a Python process whose lines are written at once."""
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **more}

@@ -76,8 +76,11 @@ def command(
     folder: Annotated[Path, typer.Argument(help="New folder for the federation.")],
     sites: Names = "3",
     host: Annotated[
-        str, typer.Option(help="Name or address under which sites reach this machine.")
-    ] = "localhost",
+        list[str],
+        typer.Option(
+            help="Name or address under which sites reach this machine; repeat for further ones. Bundles have the first."
+        ),
+    ] = ["localhost"],  # noqa: B006
     port: Annotated[int, typer.Option(help="Port that sites connect to.")] = 8443,
     listen: Annotated[str, typer.Option(help="Address of this machine to listen on.")] = "0.0.0.0",
     name: Annotated[
@@ -173,7 +176,8 @@ def command(
     created = FederationFolder.create(
         folder,
         caps,
-        host=host,
+        host=host[0],
+        names=host[1:],
         port=port,
         listen=listen,
         name=name or folder.resolve().name,

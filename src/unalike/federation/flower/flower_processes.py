@@ -15,7 +15,7 @@ from unalike._utils.system.supervisor import Supervisor, child_environment
 from unalike._utils.tensor_files import write_bytes
 from unalike.federation.flower import gateway
 from unalike.federation.flower.grid_transport import GridTransport
-from unalike.federation.flower.internals import ControlClient, RunGrid, RunMessages
+from unalike.federation.flower.internals import SUPERLINK, ControlClient, RunGrid, RunMessages
 from unalike.federation.security.certificates import replace_private
 
 READY_SECONDS = 60.0
@@ -63,7 +63,8 @@ def superlink(
     certificate = str((folder / "server.pem").resolve())
     key_file = str((folder / "server.key").resolve())
     authority_file = str((folder / "ca.pem").resolve())
-    command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(inside)]
+    # by Python and not by name: an installation for one user may have no commands on PATH
+    command = [sys.executable, "-P", "-c", SUPERLINK, "--host", "127.0.0.1", "--port", str(inside)]
     command += ["--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(secret_file), "--enable-supernode-auth"]
     command += ["--disable-runtime-dependency-installation", "--ssl-certfile", certificate]
@@ -113,8 +114,8 @@ def superlink(
 
 def _listens(host: str, port: int) -> bool:
     """Whether a process listens at host:port."""
-    # a server at all addresses of the machine is also at this one
-    reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    # a server at all addresses of the machine is also at that of the machine itself
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     try:
         with socket.create_connection((reachable, port), 1.0):
             return True

@@ -89,6 +89,8 @@ REFUSALS = {
     503: "the coordinator is not up, or has no more room for connections",
 }
 """Meaning of an HTTP status from the gateway or SuperLink."""
+SUPERLINK = "from flwr.superlink.cli import flower_superlink; flower_superlink()"
+"""The program of Flower's command `flower-superlink`."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 CARRIED = 128 * 1024
 """Maximum bytes of a record that travels with the metadata of its message, if it is the only one."""

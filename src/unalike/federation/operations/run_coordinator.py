@@ -15,9 +15,9 @@ import numpy as np
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import slug
 from unalike._utils.system.ports import check_port, free_port
+from unalike._utils.system.proxies import connect_directly
 from unalike._utils.system.supervisor import (
     Supervisor,
-    bypass_proxies_on_loopback,
     child_environment,
 )
 from unalike._utils.tensor_files import write_bytes
@@ -60,7 +60,7 @@ def coordinate(
         last = folder.queue[-1]
         log(f"nothing to do: all rounds are in {last.path}, report {last.page}")
         return None
-    bypass_proxies_on_loopback()
+    connect_directly()
     with folder.held():
         # What sites would only see as a failed connection is said here.
         check_port(host, port, PORT_TAKEN)

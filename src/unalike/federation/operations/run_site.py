@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import locked
-from unalike._utils.system.supervisor import bypass_proxies_on_loopback, exit_at_sigterm
+from unalike._utils.system.proxies import prepare_proxies_for
+from unalike._utils.system.supervisor import exit_at_sigterm
 from unalike._utils.tensor_files import write_bytes
 from unalike.data.population import Population
 from unalike.data.sources.load import table_at
@@ -53,6 +54,8 @@ def join(
     from unalike.federation.site.site_worker import SiteWorker
 
     say = timed(log)
+    host, _, _ = address.rpartition(":")
+    prepare_proxies_for(host.strip("[]"))
 
     # 1. A look at the samples, before anything is connected.
     own = site_data_apart(bundle.federation, data, data_dir, bundle.site)
@@ -92,7 +95,6 @@ def join(
 
         # 3. The connection, which lasts until this process is ended.
         say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")
-        bypass_proxies_on_loopback()
         with exit_at_sigterm():
             node = SiteNode(
                 folder,

@@ -8,6 +8,7 @@ with another key (`security/keys.py`).
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,10 @@ AUTHORITY_YEARS = 10.0
 SERVER_YEARS = 2.0
 """Validity of the server's certificate, which is renewed without new bundles."""
 DAY_SECONDS = 86400
+HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*\.?")
+"""A host's name: labels of letters, digits and hyphens. A name in other letters is written as in the DNS (xn--...)."""
+MAX_HOST_LETTERS = 253
+"""Most letters of a host's name in the DNS."""
 
 
 def authority(
@@ -220,14 +225,13 @@ def _name(text: str) -> x509.Name:
 
 
 def _host(text: str) -> x509.GeneralName:
-    """A name or address in a certificate. Raises `UnalikeError` for what is neither."""
-    if text:
-        with suppress(ValueError):
-            return x509.IPAddress(ipaddress.ip_address(text))
-        with suppress(ValueError):
-            return x509.DNSName(text)
+    """A name or address in a certificate. Raises `UnalikeError` for what no site can connect to."""
+    with suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(text))
+    if HOST_NAME.fullmatch(text) and len(text) <= MAX_HOST_LETTERS:
+        return x509.DNSName(text)
     raise UnalikeError(
-        f"{text!r} is no host; expected a name such as fed.example.org or an IP address"
+        f"{text!r} is no host; expected a name such as fed.example.org or an IP address, without scheme, port, path and '*'"
     )
 
 
