@@ -248,9 +248,9 @@ def run_table(run: Run) -> None:
     for column in run.history.columns.all:
         if not math.isnan(column.value(row)):
             parts.append(column.text(row))
-    privacy = method_of(run.run_config.plan).privacy
-    if privacy is not None:
-        parts.append(f"epsilon {significant(row['epsilon'])} {privacy.protects}")
+    if "epsilon" in row:
+        protects = method_of(run.run_config.plan).protects
+        parts.append(f"epsilon {significant(row['epsilon'])} {protects}")
     if not math.isnan(row["train_loss"]):
         parts.append(f"training loss {significant(row['train_loss'])}")
 

@@ -158,8 +158,9 @@ class ClientPool:
         self, ids: Sequence[int], round: int, method: Method, work: Work, purpose: str
     ) -> BatchSchedule:
         """The clients' batches in one phase."""
-        seed, part = self.settings.seed, method.local_gradient
-        if part is None or not part.draws_poisson_batches:
+        seed = self.settings.seed
+        part = method.local_gradient
+        if part is None or not part.draws_own_batches:
             return BatchSchedule.drawn(work, self.source.train, ids, seed, purpose, round)
         batches = []
         for client in ids:

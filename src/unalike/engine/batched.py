@@ -123,7 +123,7 @@ class Batched(Executor):
         order = np.lexsort((clients, sizes))
         places = cuts(sizes[order], self.width)
         # a batch may be empty before a client has finished: then all clients of a chunk have to finish at once
-        if pool.method.draws_poisson_batches:
+        if pool.method.draws_own_batches:
             steps = np.array([pool.steps(n) for n in sizes[order].tolist()])
             changes = np.flatnonzero(np.diff(steps)) + 1
             places = sorted({*places, *changes.tolist()})

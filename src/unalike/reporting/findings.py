@@ -67,7 +67,7 @@ def findings(content: ReportContent) -> Findings:
         *_untuned(content),
     ]
     limits = [
-        *privacy(content),
+        *epsilons(content),
         *_chance_level(content),
         *_limits(content, others),
         *_uneven(content, rows(scores)),
@@ -242,7 +242,7 @@ def _untuned(content: ReportContent) -> list[str]:
     ]
 
 
-def privacy(content: ReportContent) -> list[str]:
+def epsilons(content: ReportContent) -> list[str]:
     """The epsilon of each private method, and whom it protects."""
     spent = totals(content.rounds).get("epsilon", pd.Series(dtype=float))
     return [

@@ -262,10 +262,7 @@ def _method(spec: object) -> Method:
     method = plan(spec)
     if not isinstance(method, Method):
         raise UnalikeError(f"{method!r} has stages of its own and no single round; use ua.run")
-    if method.attack is not None:
-        raise UnalikeError(
-            f"{method.attack.name} is an attack on a run with malicious clients; use ua.run"
-        )
+    method.check_real()
     return method
 
 

@@ -55,11 +55,6 @@ NOTE_ON_HIDDEN_NORMS = (
     "is checked after each round"
 )
 
-NOTE_ON_EVALUATION = (
-    "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's "
-    "test samples"
-)
-
 
 class DiscardedRound(UnalikeError):
     """The models of a round cannot be used: `why`. The round at `place` is to be made again without `site`."""
@@ -115,8 +110,7 @@ class NetworkBackend:
         notes = []
         if self.mailbox.federation.secure_aggregation:
             notes.append(NOTE_ON_HIDDEN_NORMS)
-        if method_of(self.run_config.plan).privacy is not None:
-            notes.append(NOTE_ON_EVALUATION)
+        notes += method_of(self.run_config.plan).federation_notes
         names = unpooled(self.run_config.population.task, self.run_config.metrics)
         if names:
             notes.append(
@@ -540,12 +534,8 @@ class NetworkStage:
         )
 
     def _answers_needed(self, rule: Federation | SecureAggregation, asked: int) -> int:
-        """The answers that make a round of so many sites: at least as many as noise was divided among, of a private method."""
-        privacy = self.state.method.privacy
-        least = 1
-        if privacy is not None:
-            least = privacy.least_cohort(self.state.settings)
-        return max(rule.answers_needed(asked), least)
+        """The answers that make a round of so many sites: never fewer than the method needs."""
+        return max(rule.answers_needed(asked), self.state.method.least_cohort(self.state.settings))
 
     def _ask_choices(self, everybody: set[int], cohort: set[int]) -> dict[int, str]:
         """The group that each client chooses now."""

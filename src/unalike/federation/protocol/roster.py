@@ -130,11 +130,7 @@ def run_config_of(
 
     Raises `UnalikeError` for terms that cannot be run.
     """
-    attack = method_of(plan(federation.method)).attack
-    if attack is not None:
-        raise UnalikeError(
-            f"{attack.name} is an attack, which a real federation does not carry out; simulate it with ua.run"
-        )
+    method_of(plan(federation.method)).check_real()
     least_sum = federation.least_sum if federation.secure_aggregation else 1
     eligible = max(1, int(np.count_nonzero(population.sizes)))
     participation = federation.participation

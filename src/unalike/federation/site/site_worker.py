@@ -398,7 +398,7 @@ class SiteWorker:
             return {"tallies": sums}, {}
 
         # The new client state is kept beside the old one until the coordinator says which of them counts.
-        if group.method.privacy is not None:
+        if group.method.releases_once:
             self._check_first_update(request)
         stacked = group.executor.run(broadcast, [me], group.accepted)
         update = map_tensors(lambda t: t[0], stacked)
