@@ -19,8 +19,6 @@ HOMES = (
     "core/privacy.py",  # the accounting
     "core/work.py",  # how a Poisson batch is drawn
     "metrics/named_metrics.py",  # the success of an attack, a metric like others
-    "federation/secure_aggregation/",
-    "federation/coordinator/secure_aggregation.py",
 )
 """Files and folders where the things themselves are."""
 
