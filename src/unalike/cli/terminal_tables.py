@@ -72,7 +72,8 @@ def tables(
             side: JustifyMethod = "left" if i < words else "right"
             table.add_column(heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP)
         for row in rows:
-            table.add_row(*(row[i] for i in group))
+            cells = [row[i] for i in group]
+            table.add_row(*cells)
         screen.print(table)
         title = ""
 

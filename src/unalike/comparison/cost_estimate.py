@@ -199,13 +199,15 @@ def _stage_rounds(run_config: RunConfig) -> list[int]:
 
 def _cost_per_round(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[str, float]]:
     """The mean cost of a round of each stage, without the stage's first round unless it is the only one."""
-    costs, start = [], 0
+    costs = []
+    start = 0
     for length in lengths:
         of_stage = rows[start : start + length]
         counted = of_stage[1:] or of_stage or rows
-        costs.append(
-            {name: sum(row[name] for row in counted) / max(1, len(counted)) for name in COSTS}
-        )
+        means = {}
+        for name in COSTS:
+            means[name] = sum(row[name] for row in counted) / max(1, len(counted))
+        costs.append(means)
         start += length
     return costs
 

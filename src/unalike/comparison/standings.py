@@ -193,9 +193,9 @@ def planned(folder: Path) -> tuple[str, list[PlannedCell], dict[str, Any]]:
 
 
 def _progress(folder: Path, across: str) -> CellProgress:
-    return _read_progress(
-        folder, across, *(stamp_of(folder / name) for name in ("events.jsonl", "rounds.parquet"))
-    )
+    of_events = stamp_of(folder / "events.jsonl")
+    of_rounds = stamp_of(folder / "rounds.parquet")
+    return _read_progress(folder, across, of_events, of_rounds)
 
 
 def stamp_of(file: Path) -> tuple[int, int]:

@@ -100,4 +100,7 @@ def dealt(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _table(tables: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
     """Name of the distance -> its value for each table of counts."""
     rows = [distances(counts) for counts in tables]
-    return {name: np.array([row[name] for row in rows]) for name in TITLES}
+    columns = {}
+    for name in TITLES:
+        columns[name] = np.array([row[name] for row in rows])
+    return columns

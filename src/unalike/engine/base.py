@@ -265,8 +265,11 @@ class ClientPool:
         names = [name for part in self.method.parts for name in part.shares]
         shared: PartTrees = {}
         if names:
-            facts = [{name: self.context(k)[name] for name in names} for k in ids]
-            shared = join_nests(facts, torch.stack)
+            facts_of_clients = []
+            for client in ids:
+                facts = self.context(client)
+                facts_of_clients.append({name: facts[name] for name in names})
+            shared = join_nests(facts_of_clients, torch.stack)
         client_update = ClientUpdate(
             update={},
             buffers={},

@@ -309,7 +309,8 @@ class PureStep:
         step = make_trainer(params=own["params"], client_state=own["client_state"])
 
         # one plain step; only whether it is the first may be known of its number
-        before = StepState(**{name: t for name, t in state.items() if name != "sums"})
+        tensors = {name: t for name, t in state.items() if name != "sums"}
+        before = StepState(**tensors)
         batch = Batch(idle=idle, **rows)
         number: Any = 0 if first else StepAfterFirst()
         owned = not idle and not self.method.trained_parts

@@ -37,16 +37,17 @@ class Arguments:
 
         Raises `UnalikeError` for an unknown name, and for one that the partition and a method have: `dirichlet.alpha` says which.
         """
+        change = {name: value}
         if name in WORK:
-            return replace(self, work=self._work_with(name, value))
+            return replace(self, work=self._work_with(change))
         if name in TRAINING:
-            return replace(self, training={**self.training, name: value})
+            return replace(self, training={**self.training, **change})
         if name in DATA:
             # The flags in the report's command have the value, too.
             training = dict(self.training)
             if "source" in training:
-                training["source"] = {**training["source"], name: value}
-            return replace(self, clients=replace(self.clients, **{name: value}), training=training)
+                training["source"] = {**training["source"], **change}
+            return replace(self, clients=replace(self.clients, **change), training=training)
 
         # No option has the name: it is a parameter of the partition or of methods.
         partition = _with_parameter(
@@ -67,13 +68,13 @@ class Arguments:
             return replace(self, clients=replace(self.clients, partition=partition))
         return replace(self, methods={**self.methods, **changed})
 
-    def _work_with(self, name: str, value: Any) -> Work | dict[str, Work]:
+    def _work_with(self, change: Mapping[str, Any]) -> Work | dict[str, Work]:
         """The local training with another value of an option, of each method where each has its own."""
         if not isinstance(self.work, Mapping):
-            return replace(self.work or Work(), **{name: value})
+            return replace(self.work or Work(), **change)
         works = {}
         for label in self.methods:
-            works[label] = replace(self.work.get(label) or Work(), **{name: value})
+            works[label] = replace(self.work.get(label) or Work(), **change)
         return works
 
     def is_data(self, name: str) -> bool:

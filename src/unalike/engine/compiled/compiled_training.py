@@ -229,7 +229,8 @@ def _pulls(
 ) -> dict[str, Pull]:
     """The sum of the parts' pulls on each trained model: the strength, the same for all clients, and the constants [K, ...]."""
     parts = pulling_parts(chunk.method, work)
-    sums = {name: Pull() for name in (MODEL, *(p.name for p in chunk.method.trained_parts))}
+    models = [MODEL, *[p.name for p in chunk.method.trained_parts]]
+    sums = {name: Pull() for name in models}
     if not parts:
         return sums
 

@@ -219,11 +219,12 @@ def write_site(path: Path, client: ClientData, classes: list[str] | None) -> Non
 
 def archive(client: ClientData, classes: list[str] | None) -> bytes:
     """The content of that file; equal samples give equal bytes."""
-    arrays: dict[str, Any] = {"train_x": client.train[0], "train_y": client.train[1]}
+    samples: dict[str, Any] = {"train_x": client.train[0], "train_y": client.train[1]}
     if client.test is not None:
-        arrays |= {"test_x": client.test[0], "test_y": client.test[1]}
+        samples |= {"test_x": client.test[0], "test_y": client.test[1]}
     if classes is not None:
-        arrays["classes"] = np.array(classes)
+        samples["classes"] = np.array(classes)
+    arrays: dict[str, Any] = {name: np.asarray(values) for name, values in samples.items()}
     file = io.BytesIO()
-    np.savez(file, **{name: np.asarray(t) for name, t in arrays.items()})  # type: ignore[arg-type]
+    np.savez(file, **arrays)
     return file.getvalue()

@@ -142,6 +142,7 @@ def run_config_of(
     options = set(options_of(SeedOptions, SharedRunOptions, RecordOptions))
     if not coordinated:
         options -= set(COORDINATED)
+    agreed = {name: getattr(federation, name) for name in options}
     return configure_run(
         federation.method,
         population,
@@ -156,5 +157,5 @@ def run_config_of(
         federated=max(least_sum, fewest),
         executor="loop",
         device=device,
-        **{name: getattr(federation, name) for name in options},
+        **agreed,
     )

@@ -103,7 +103,9 @@ def cluster(
 def random_macro_classes(clients: int, macro: int, generator: torch.Generator) -> list[list[int]]:
     """At most `macro` macro-classes; each client is put into one of them at random."""
     places = torch.randint(macro, (clients,), generator=generator).tolist()
-    classes = [[k for k in range(clients) if places[k] == s] for s in range(macro)]
+    classes: list[list[int]] = [[] for _ in range(macro)]
+    for client, place in enumerate(places):
+        classes[place].append(client)
     return [members for members in classes if members]
 
 
