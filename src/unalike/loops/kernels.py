@@ -387,7 +387,7 @@ def workspace(layers, floats, most, pulled, inner):
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
-def train(start, data, model, step, results, turns):
+def train(start, data, model, step, results, turns):  # noqa: C901  (one compiled loop for all kinds of training)
     """Train clients from the rows `start` [1 or K, P], one piece of `results.bounds` after the other, until none is left.
 
     Threads call this function at once and take the pieces by the counter `turns` [1]. Each client is written by one thread.

@@ -494,16 +494,23 @@ class NetworkStage:
             summed_sites = [site for site in masked_cohort if site in exchange.values]
             self._summed = requests.updates(summed_sites)
 
+        self._digests = self._digests_after(exchange, sites, requests)
+        return exchange
+
+    def _digests_after(
+        self, exchange: Exchange[SiteReply], sites: Mapping[int, str], requests: RoundRequests
+    ) -> dict[int, str]:
+        """Client -> the digest of the fixed tensors that its site has, after an exchange with these sites."""
         # Who has answered has the tensors of the whole stage; who was asked and has not may lack them.
         digests = {}
         for client, site in sites.items():
             if site in exchange.values:
                 digests[client] = requests.contents.group(client).digest
+        # who was not asked has what it had
         for client, digest in self._digests.items():
             if client not in sites:
                 digests[client] = digest
-        self._digests = digests
-        return exchange
+        return digests
 
     def _requests(
         self, cohort: set[int], masked_cohort: tuple[str, ...], protocols: tuple[str, ...]
