@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from unalike._utils.errors import UnalikeError, warn
 from unalike.cli.config_file import kept_flags
 from unalike.cli.data_flags import DataFlags
-from unalike.core.options import ServerSampleOptions, TableOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import ServerSampleOptions, TableOptions
 
 if TYPE_CHECKING:
     from torch import Tensor

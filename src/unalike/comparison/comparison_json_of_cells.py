@@ -14,7 +14,8 @@ from unalike.comparison.comparison_json import ComparisonFacts, versions
 from unalike.comparison.experiment import Cell
 from unalike.comparison.references import untuned
 from unalike.comparison.seed_plan import write_seeds
-from unalike.core.options import SeedOptions, options_of, written
+from unalike.core.option import options_of, written
+from unalike.core.options import SeedOptions
 from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged

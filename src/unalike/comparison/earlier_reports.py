@@ -11,7 +11,8 @@ from unalike._utils.spec import slug
 from unalike.comparison.comparison_json import FILE, ComparisonFacts
 from unalike.comparison.joining.comparability import MACHINE
 from unalike.comparison.seed_plan import AUTO, read_numbers
-from unalike.core.options import SimulationOptions, written
+from unalike.core.option import written
+from unalike.core.options import SimulationOptions
 from unalike.runtime.records.run_directory import RunDirectory
 
 REPORTS = "reports"

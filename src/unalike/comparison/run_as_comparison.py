@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unalike.comparison.comparison_json import FILE, ComparisonFacts, read_facts
-from unalike.core.options import TrainingOptions, WorkOptions, written_config
+from unalike.core.option import written_config
+from unalike.core.options import TrainingOptions, WorkOptions
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
 

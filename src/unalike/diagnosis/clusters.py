@@ -226,8 +226,10 @@ def _dirichlet_like(counts: np.ndarray) -> Redraw:
     def draw(rng: np.random.Generator) -> np.ndarray:
         shares = np.nan_to_num(rng.dirichlet(concentration, size=len(sizes)))
         # Tiny concentrations underflow to no share at all; such a client has one class.
-        empty = shares.sum(1) <= 0
-        shares[empty] = np.eye(len(q))[rng.choice(len(q), size=int(empty.sum()), p=q)]
-        return rng.multinomial(sizes, shares / shares.sum(1, keepdims=True))
+        is_empty = shares.sum(1) <= 0
+        only_classes = rng.choice(len(q), size=int(is_empty.sum()), p=q)
+        shares[is_empty] = np.eye(len(q))[only_classes]
+        shares = shares / shares.sum(1, keepdims=True)
+        return rng.multinomial(sizes, shares)
 
     return draw

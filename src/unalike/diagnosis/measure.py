@@ -99,7 +99,10 @@ def bootstrap_interval(
     if isnan(value) or not len(resampled):
         return float("nan"), float("nan")
     low, high = np.quantile(resampled, ENDS) - resampled.mean() + value
-    return float(max(limits[0], min(low, value))), float(min(limits[1], max(high, value)))
+    # the interval holds the number, and ends where the number must
+    low = max(limits[0], min(low, value))
+    high = min(limits[1], max(high, value))
+    return float(low), float(high)
 
 
 def t_interval(

@@ -9,7 +9,8 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.spec import Call, parse
 from unalike.comparison.comparison_json_of_cells import method_text
-from unalike.core.options import ModelOptions, WorkOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import ModelOptions, WorkOptions
 from unalike.core.work import Work
 from unalike.data.partitioning import feature_skew, scheme
 from unalike.data.partitioning.given_clients import ClientsRequest

@@ -146,13 +146,23 @@ def moved(
     """
     # The moves add the spread of their own to that of the samples, which is 1.
     shares = counts.sum((2, 3)) / counts.sum((0, 2, 3))
-    spread = np.sqrt(1 + (shares * moves**2).sum(0) - (shares * moves).sum(0) ** 2)
+    mean_move = (shares * moves).sum(0)
+    mean_square = (shares * moves**2).sum(0)
+    spread = np.sqrt(1 + mean_square - mean_move**2)
+
+    # As many ranges, wide enough for the samples that are moved farthest.
     reach = np.abs(moves).max()
-    grid = np.linspace(edges[:, 0] - reach, edges[:, -1] + reach, edges.shape[1], axis=1)
+    lowest = edges[:, 0] - reach
+    highest = edges[:, -1] + reach
+    grid = np.linspace(lowest, highest, edges.shape[1], axis=1)
+
+    # A moved sample is below an end if it was below the end less the move.
     below = _below(counts)
     shifted = np.empty_like(below, np.float64)
-    for k, r, c in np.ndindex(*counts.shape[:3]):
-        shifted[k, r, c] = np.interp(grid[r] - moves[k, r], edges[r], below[k, r, c])
+    for client, direction, label in np.ndindex(*counts.shape[:3]):
+        ends = grid[direction] - moves[client, direction]
+        before = below[client, direction, label]
+        shifted[client, direction, label] = np.interp(ends, edges[direction], before)
     new_counts = np.diff(np.rint(shifted).astype(np.int64))
     return new_counts, grid / spread[:, None]
 

@@ -16,15 +16,13 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
+from unalike.core.option import Help, options_of, without_defaults
 from unalike.core.options import (
     FederationOptions,
-    Help,
     RecordOptions,
     SeedOptions,
     SharedRunOptions,
     ValidationOptions,
-    options_of,
-    without_defaults,
 )
 from unalike.core.tasks import Task
 from unalike.core.work import Work

@@ -12,7 +12,8 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions
 from unalike.core.tasks import find_task
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.population import Population

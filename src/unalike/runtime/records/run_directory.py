@@ -26,7 +26,8 @@ from unalike._utils.tensor_files import (
     write_bytes,
     write_tensors,
 )
-from unalike.core.options import SimulationOptions, WorkOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import SimulationOptions, WorkOptions
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED

@@ -15,7 +15,8 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
 from unalike._utils.version import __version__
 from unalike.core.model import Model
-from unalike.core.options import cohort_size, without_defaults
+from unalike.core.option import without_defaults
+from unalike.core.options import cohort_size
 from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings

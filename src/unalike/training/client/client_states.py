@@ -67,9 +67,6 @@ class ClientStateStore(Protocol):
     def save(self, accepted: dict[int, int]) -> None:
         """Write the accepted and the pinned version of every client to disk."""
 
-    def keep_rounds_from(self, round: int) -> None:
-        """Keep the files of this `round` and of later ones."""
-
     def drop_other_versions(self, accepted: dict[int, int]) -> None:
         """Delete the files of versions that are not needed any more."""
 
