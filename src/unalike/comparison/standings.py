@@ -22,7 +22,7 @@ from unalike.statistics.sampling import POOLED_SCORE
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "cells.json"
+CELLS_FILE = "cells.json"
 FINISHED, RUNNING, WAITING = "finished", "running", "waiting"
 """States of a cell besides `diverged`: it has ended, it has begun, it has not begun."""
 
@@ -100,7 +100,7 @@ def save_cells(folder: Path, facts: ComparisonFacts, cells: Iterable[PlannedCell
         "cells": [vars(cell) for cell in cells],
         "facts": asdict(facts),
     }
-    write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+    write_bytes(folder / CELLS_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def standings(folder: str | Path) -> Standings:
@@ -180,7 +180,7 @@ def _mean(values: Iterable[float]) -> float:
 def planned(folder: Path) -> tuple[str, list[PlannedCell], dict[str, Any]]:
     """The baseline, cells and stored facts of a comparison. Raises `UnalikeError` if none has begun in the folder."""
     try:
-        content = json.loads((folder / FILE).read_text("utf-8"))
+        content = json.loads((folder / CELLS_FILE).read_text("utf-8"))
         return (
             content["baseline"],
             [PlannedCell(**cell) for cell in content["cells"]],

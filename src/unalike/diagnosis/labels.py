@@ -17,7 +17,7 @@ from unalike.diagnosis.measure import (
 from unalike.diagnosis.reference_divisions import reference_scale, reference_specs
 from unalike.diagnosis.samples import ClientCounts
 
-KIND = "label skew"
+LABEL_SKEW = "label skew"
 TITLES = {
     "label_tv": "total variation to all clients",
     "label_js": "Jensen-Shannon divergence (bits)",
@@ -65,7 +65,7 @@ def label_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     for name, title in TITLES.items():
         low, high = bootstrap_interval(value[name], resampled[name], (0, 1))
         measure = Measure(
-            kind=KIND,
+            kind=LABEL_SKEW,
             name=name,
             title=title,
             value=value[name],

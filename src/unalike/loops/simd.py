@@ -218,7 +218,7 @@ def first(typing, number):
 
 
 @intrinsic
-def load_up_to(typing, count):
+def lanes_up_to(typing, count):
     """1 in the first `count` lanes, 0 in the others."""
 
     def make(context, builder, signature, arguments):

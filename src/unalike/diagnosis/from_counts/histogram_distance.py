@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unalike._utils.seeds import generator
-from unalike.diagnosis.features import KIND, OFFSETS, REFERENCE_DRAWS
+from unalike.diagnosis.features import FEATURE_SKEW, REFERENCE_DRAWS, REFERENCE_OFFSETS
 from unalike.diagnosis.measure import NO_SKEW, SHUFFLES, Measure, mean_interval, p_value
 
 MIN_SIZE_DEVIATIONS = 4.0
@@ -179,14 +179,16 @@ def _measure(name: str, title: str, histograms: ClientHistograms, seed: int) -> 
 
     # The same samples dealt by chance, with the clients' noise; some of these are moved apart, as references.
     by_chance = []
-    references: dict[str, list[float]] = {f"moved by {offset:g} sd": [] for offset in OFFSETS}
+    references: dict[str, list[float]] = {
+        f"moved by {offset:g} sd": [] for offset in REFERENCE_OFFSETS
+    }
     for draw in range(SHUFFLES):
         table = dealt(pool, histograms.sizes, rng)
         noisy = histograms.with_noise(table, rng)
         by_chance.append(np.nanmean(distances(noisy, edges), 0))
         if draw >= REFERENCE_DRAWS:
             continue
-        for offset, values in zip(OFFSETS, references.values()):
+        for offset, values in zip(REFERENCE_OFFSETS, references.values()):
             moves = offset * rng.standard_normal(table.shape[:2])
             counts, ends = moved(table, edges, moves)
             noisy = histograms.with_noise(counts, rng)
@@ -200,7 +202,7 @@ def _measure(name: str, title: str, histograms: ClientHistograms, seed: int) -> 
         scale[reference] = sum(value / REFERENCE_DRAWS for value in values)
     mean, low, high = mean_interval(of_clients[testable])
     return Measure(
-        kind=KIND,
+        kind=FEATURE_SKEW,
         name=name,
         title=title,
         value=mean,

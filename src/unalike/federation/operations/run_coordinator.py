@@ -30,7 +30,7 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_queue import add_runs
 from unalike.federation.flower.flower_processes import superlink
 from unalike.federation.operations.run_site import timed
-from unalike.federation.protocol.envelope import NAME
+from unalike.federation.protocol.envelope import NAME_PATTERN
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.runtime.run_recorder import Run
@@ -201,7 +201,7 @@ def _site_names(clients: Sequence[str]) -> list[str]:
     names = [slug(name) for name in clients]
     numbered = [client_name(number) for number in range(len(names))]
     have_own_names = names != numbered and len(set(names)) == len(names)
-    if have_own_names and all(NAME.fullmatch(name) for name in names):
+    if have_own_names and all(NAME_PATTERN.fullmatch(name) for name in names):
         return names
     return [f"site-{number + 1}" for number in range(len(names))]
 
