@@ -1,7 +1,7 @@
 """Privacy, attacks and Poisson batches act through what methods, parts and settings declare: few files ask about them.
 
 A file that asks would have to be found again for the next capability. The answer is a class attribute or a hook of `Part` with
-a default that holds for all other parts, such as `hides_client_numbers`, `releases_once`, `least_cohort` and `divergence_hint`.
+a default that holds for all other parts, such as `hides_client_numbers`, `releases_once`, `least_cohort` and `advice_if_diverged`.
 """
 
 import ast

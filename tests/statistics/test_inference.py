@@ -10,7 +10,7 @@ from scipy import optimize, special, stats
 
 from unalike.statistics import inference as inf
 from unalike.statistics.moderated_t import ALPHA, holm, moderated_t
-from unalike.statistics.sampling import sampling_variances
+from unalike.statistics.seed_draws import sampling_variances
 
 
 def compared(values, baseline, sign=1):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import explain_errors
 from unalike._utils.version import __version__
-from unalike.statistics.sampling import SharedDetails
+from unalike.statistics.seed_draws import SharedDetails
 
 if TYPE_CHECKING:
     pass

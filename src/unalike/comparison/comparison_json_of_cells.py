@@ -24,7 +24,7 @@ from unalike.methods.plan import Stage
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_recorder import Run
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.statistics.sampling import (
+from unalike.statistics.seed_draws import (
     DIVISIONS,
     OWNERS,
     PARTITIONS,

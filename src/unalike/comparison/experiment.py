@@ -33,7 +33,7 @@ from unalike.runtime.round_loop import execute
 from unalike.runtime.run_recorder import Run
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.model_group import Diverged
-from unalike.statistics.sampling import TRAINING
+from unalike.statistics.seed_draws import TRAINING
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
 
 if TYPE_CHECKING:

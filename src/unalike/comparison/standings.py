@@ -17,7 +17,7 @@ from unalike.metrics.columns import Column, Columns
 from unalike.metrics.named_metrics import significant
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.statistics.sampling import POOLED_SCORE
+from unalike.statistics.seed_draws import POOLED_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd

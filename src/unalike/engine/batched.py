@@ -203,7 +203,7 @@ class Batched(Executor):
             else:
                 update, states = self.graphs.attempt(
                     recorded=partial(self._train_recorded, chunk),
-                    plain=partial(chunk.each, partial(train, trainers=STACKED)),
+                    unrecorded=partial(chunk.each, partial(train, trainers=STACKED)),
                 )
         pool.client_states.put_stacked(ids, broadcast.round, states, accepted)
         return update, is_sum
@@ -220,7 +220,7 @@ class Batched(Executor):
                 return compiled_training.finetune(chunk)
             return graphs.attempt(
                 recorded=lambda: graphs.train(chunk.begin()).model,
-                plain=partial(chunk.each, partial(finetune, trainers=STACKED)),
+                unrecorded=partial(chunk.each, partial(finetune, trainers=STACKED)),
             )
 
     @contextmanager

@@ -191,9 +191,9 @@ class Method(Plan):
         return [p.federation_note for p in self.parts if p.federation_note]
 
     @property
-    def divergence_hints(self) -> list[str]:
+    def advice_if_diverged(self) -> list[str]:
         """The advice of its parts where training diverges."""
-        return [p.divergence_hint for p in self.parts if p.divergence_hint]
+        return [p.advice_if_diverged for p in self.parts if p.advice_if_diverged]
 
     def least_cohort(self, settings: StageSettings) -> int:
         """The fewest updates that make a round over a network."""

@@ -182,7 +182,7 @@ class Part:
     """The reason why hyperparameters may not be chosen by validation samples of the clients; empty if they may."""
     federation_note: ClassVar[str] = ""
     """A note of a run over a network; empty if there is none."""
-    divergence_hint: ClassVar[str] = ""
+    advice_if_diverged: ClassVar[str] = ""
     """The part's own advice where training with it diverges; empty if it has none."""
 
     @property

@@ -40,7 +40,7 @@ class Privacy(Part):
     federation_note: ClassVar[str] = (
         "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's test samples"
     )
-    divergence_hint: ClassVar[str] = LESS_NOISE
+    advice_if_diverged: ClassVar[str] = LESS_NOISE
 
     unit: ClassVar[str]
     """One of those who are protected: a client, or a sample."""

@@ -12,7 +12,7 @@ from unalike.metrics.columns import Columns
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.statistics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
-from unalike.statistics.sampling import Draws, draws_of, sampling_variances
+from unalike.statistics.seed_draws import Draws, draws_of, sampling_variances
 from unalike.statistics.summary import scores_by_seed
 from unalike.statistics.verdicts import (
     BETTER,

@@ -13,8 +13,8 @@ from unalike.statistics.client_scores import MEAN
 from unalike.statistics.costs import totals
 from unalike.statistics.inference import MIN_EXACT_SEEDS, least_exact_p
 from unalike.statistics.moderated_t import ALPHA
-from unalike.statistics.sampling import POOLED_SCORE
 from unalike.statistics.scores import still_rising
+from unalike.statistics.seed_draws import POOLED_SCORE
 from unalike.statistics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
 
 MAX_NAMED_METHODS = 3

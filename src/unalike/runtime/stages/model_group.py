@@ -172,7 +172,7 @@ class ModelGroup:
         advice = "try a smaller learning rate"
         if self.settings.task.name == "regression":
             advice += ", or divide the target, which is not scaled"
-        advice = "; ".join([advice, *self.method.divergence_hints])
+        advice = "; ".join([advice, *self.method.advice_if_diverged])
         return Diverged(
             f"round {self.state.round + 1}: no client sent a usable update; the first, {self.source.names[client]!r}: {why}. "
             f"Training diverged: {advice}"

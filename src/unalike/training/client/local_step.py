@@ -97,7 +97,7 @@ class LocalStep:
         self.trained_parts = task.method.trained_parts
         # the client as the phase finds it
         self.view_of = task.view_of
-        self.shared_names = task.sent
+        self.shared_names = task.sent_names
         self.params = params
         self.client_state = client_state
         # how it is trained: the learning rate of the phase's work goes to the views and to the solver
