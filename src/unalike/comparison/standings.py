@@ -224,7 +224,9 @@ def _read_progress(folder: Path, across: str, *stamps: tuple[int, int]) -> CellP
     kinds = [event["event"] for event in events]
     in_one_go = state == FINISHED and kinds.count("begun") == 1
     seconds = events[-1]["time"] - events[0]["time"] if in_one_go else math.nan
-    column, score, epsilon = None, math.nan, math.nan
+    column = None
+    score = math.nan
+    epsilon = math.nan
     if rounds is not None and state == FINISHED:
         column, score = _final_score(rounds, directory, across)
     if rounds is not None and "epsilon" in rounds:
