@@ -16,7 +16,7 @@ import unalike as ua
 from unalike.cli import app
 from unalike.comparison.command_line import flag
 from unalike.core import options as declared
-from unalike.core.options import default_of, options_of, written, written_config
+from unalike.core.option import default_of, options_of, written, written_config
 from unalike.runtime.setup.run_options import RunOptions
 
 PROGRAM = typer.main.get_command(app)

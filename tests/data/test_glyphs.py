@@ -7,12 +7,12 @@ from sklearn.linear_model import RidgeClassifier
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import load
-from unalike.data.sources.glyphs import BLOCK, FONTS, glyphs
+from unalike.data.sources.glyphs import BLOCK_SAMPLES, FONTS, glyphs
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return glyphs(train=6 * BLOCK, test=BLOCK)
+    return glyphs(train=6 * BLOCK_SAMPLES, test=BLOCK_SAMPLES)
 
 
 def test_glyphs_shape_classes_and_ink_match_emnist(drawn):
@@ -37,7 +37,7 @@ def test_glyphs_same_seed_gives_same_samples_and_more_extend_fewer(drawn):
         == fewer.fingerprint
         != glyphs(train=100, test=10, seed=1).fingerprint
     )
-    assert len(torch.unique(drawn.merged()[0].flatten(1), dim=0)) == 7 * BLOCK
+    assert len(torch.unique(drawn.merged()[0].flatten(1), dim=0)) == 7 * BLOCK_SAMPLES
 
 
 def test_glyphs_trained_model_confuses_similar_letters(drawn):

@@ -412,7 +412,7 @@ def test_long_run_of_auto_has_a_process_for_each_idle_core(monkeypatch, idle, pr
         "fedavg", clients(), model="mlp(hidden=(8,))", rounds=10**7, work=ua.Work(batch_size=5)
     )
     assert launch._processes(run_config) == processes
-    monkeypatch.setattr(launch, "PATIENCE", float("inf"))
+    monkeypatch.setattr(launch, "MIN_SECONDS_ALONE", float("inf"))
     assert launch._processes(run_config) is None
 
 
@@ -451,7 +451,7 @@ def test_long_run_of_convolutions_beside_a_busy_program_has_one_thread(
     before = torch.get_num_threads()
     monkeypatch.setattr(compiled_training, "kernels", lambda: None)
     monkeypatch.setattr(launch, "idle_cores", lambda: 1)
-    monkeypatch.setattr(launch, "PATIENCE", patience)
+    monkeypatch.setattr(launch, "MIN_SECONDS_ALONE", patience)
     people = [ua.ClientData(train=(torch.randn(4, 1, 4, 4), torch.arange(4) % 2)) for _ in range(3)]
     try:
         torch.set_num_threads(2)

@@ -339,7 +339,7 @@ def test_transport_hanging_site_gets_limited_messages(run_of_two):
 
 
 def test_transport_sends_requests_together(run_of_two, monkeypatch):
-    monkeypatch.setattr(grid_transport, "TOGETHER", 100)
+    monkeypatch.setattr(grid_transport, "COLLECTED_BYTES", 100)
     transport = transport_over(run_of_two)
     for site in ("north", "south"):
         transport.send(site, b"order")
@@ -351,7 +351,7 @@ def test_transport_sends_requests_together(run_of_two, monkeypatch):
 
 def test_last_object_of_a_message_that_is_sent_is_its_last_record(run_of_two, monkeypatch):
     """A site that has all records confirms the message, and SuperLink would refuse what is sent of it later: the run ended so."""
-    monkeypatch.setattr(flower_messages, "PIECE", 10)
+    monkeypatch.setattr(flower_messages, "MAX_PIECE_BYTES", 10)
     trees, pushed = [], []
 
     def ids(tree):
@@ -396,14 +396,14 @@ def received(run, records, limit=1 << 20):
 
 
 def test_transport_loads_reply_of_several_pieces(run_of_two, monkeypatch):
-    monkeypatch.setattr(flower_messages, "PIECE", 10)
+    monkeypatch.setattr(flower_messages, "MAX_PIECE_BYTES", 10)
     assert received(run_of_two, records_of(b"0123456789abcdef")) == [("north", b"0123456789abcdef")]
     assert run_of_two.pulled == ["1", "0"] and run_of_two.confirmed == ["message 0"]
 
 
 def test_transport_waits_for_last_piece(run_of_two, monkeypatch):
     """Nothing is loaded before the last piece is there."""
-    monkeypatch.setattr(flower_messages, "PIECE", 10)
+    monkeypatch.setattr(flower_messages, "MAX_PIECE_BYTES", 10)
     whole = records_of(b"0123456789abcdef")
     transport = transport_over(run_of_two)
     transport.send("north", b"order")

@@ -14,7 +14,7 @@ from small_federation import COORDINATOR, SmallFederation, key_of, make_clients,
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import entries
-from unalike.core.options import options_of
+from unalike.core.option import options_of
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.messages import Declined
 from unalike.federation.site.site_policy import SitePolicy

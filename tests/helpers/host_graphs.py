@@ -41,7 +41,7 @@ class HostRecorder(CudaRecorder):
     refused = None
     generator = torch.default_generator
 
-    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """The function is run, and the first replay does nothing: a recording of CUDA computes nothing."""
         operations, waiting = Operations(), [None]
         with operations:

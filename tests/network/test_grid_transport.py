@@ -48,7 +48,7 @@ def test_transport_large_message_arrives_whole(echo_network):
 
 def test_small_message_takes_one_call_each_way(echo_network, monkeypatch):
     """Nobody waits for more; the calls with which SuperLink closes a message, and deletes it, come behind."""
-    monkeypatch.setattr(internals, "SETTLED", 0.5)
+    monkeypatch.setattr(internals, "SETTLED_SECONDS", 0.5)
     calls = []
     for client in (FleetHttpClient, RuntimeHttpClient):
         for name in ("PushMessages", "PushObject", "PullObject", "ConfirmMessageReceived"):

@@ -15,7 +15,7 @@ from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
 from unalike.reporting.summary_columns import summary_columns, summary_tables
 from unalike.statistics.inference import MOST_NEEDED
-from unalike.statistics.sampling import SPLITS, SeedDraws
+from unalike.statistics.seed_draws import SPLITS, SeedDraws
 
 ACCURACY, RMSE = KNOWN["accuracy"], KNOWN["rmse"]
 

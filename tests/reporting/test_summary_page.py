@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import unalike as ua
 from unalike.cli import app
 from unalike.reporting import summary_page, write_text
-from unalike.statistics.sampling import SPLITS, SeedDraws
+from unalike.statistics.seed_draws import SPLITS, SeedDraws
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as validated
 from small_federation import federation_of, make_clients
 
 import unalike as ua
-from unalike.core.options import Help
+from unalike.core.option import Help
 from unalike.federation.protocol.federation_file import Federation
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.setup.run_config import configure_run

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 import unalike as ua
+from unalike._utils.errors import UnalikeError
 from unalike.core.tasks import TASKS
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.part import registry
 from unalike.methods.plan import Stage, plan
-from unalike.methods.plans.staged_plan import StagedPlan
+from unalike.methods.plans.staged_plan import StagedPlan, staged_plan
 from unalike.metrics.columns import TIMES
 from unalike.runtime.setup.run_config import configure_run
 from unalike.runtime.stages.model_group import ModelGroup
@@ -76,6 +77,14 @@ def test_plan_registry_equals_plans_tested_here():
         for name in registry
         if isinstance(registry[name], type) and issubclass(registry[name], StagedPlan)
     }
+
+
+def test_staged_plan_of_another_class_is_refused():
+    class Halves:
+        rounds: int = 2
+
+    with pytest.raises(UnalikeError, match=r"write class Halves\(StagedPlan\)"):
+        staged_plan(Halves)
 
 
 @pytest.mark.parametrize("spec", PLANS.values())

@@ -10,7 +10,7 @@ from scipy import optimize, special, stats
 
 from unalike.statistics import inference as inf
 from unalike.statistics.moderated_t import ALPHA, holm, moderated_t
-from unalike.statistics.sampling import sampling_variances
+from unalike.statistics.seed_draws import sampling_variances
 
 
 def compared(values, baseline, sign=1):
@@ -126,7 +126,9 @@ def test_sign_flips_reach_five_percent_from_six_seeds_for_any_number_of_methods(
     assert (
         inf.least_exact_p(inf.MIN_EXACT_SEEDS) < ALPHA <= inf.least_exact_p(inf.MIN_EXACT_SEEDS - 1)
     )
-    assert inf.sign_flip_p(family(1 + rng.random(30)))[0] == pytest.approx(1 / (inf.DRAWS + 1))
+    assert inf.sign_flip_p(family(1 + rng.random(30)))[0] == pytest.approx(
+        1 / (inf.RANDOM_DRAWS + 1)
+    )
 
 
 def test_family_equal_scores_have_p_one():

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -93,6 +93,15 @@ def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
+def _content_of_collection(value: Collection[Any]) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _content(item) for name, item in value.items()}
+    if isinstance(value, set | frozenset):
+        # their order differs from process to process
+        return sorted(map(repr, value))
+    return [_content(item) for item in value]
+
+
 def _content(value: Any) -> Any:
     """Numbers, texts and collections of them that differ where two functions or values differ."""
     # here, because options are read without them
@@ -122,12 +131,8 @@ def _content(value: Any) -> Any:
             return _content(np.asarray(value.detach().cpu()))
         case np.ndarray() as array:
             return array.shape, str(array.dtype), array.tobytes().hex()
-        case tuple() | list():
-            return [_content(item) for item in value]
-        case dict():
-            return {str(name): _content(item) for name, item in value.items()}
-        case set() | frozenset():
-            return sorted(map(repr, value))
+        case tuple() | list() | dict() | set() | frozenset():
+            return _content_of_collection(value)
         case bool() | int() | float() | complex() | str() | bytes() | None:
             return value
     if hasattr(value, "__qualname__"):

@@ -11,7 +11,8 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from unalike._utils.errors import UnalikeError, unknown
-from unalike.core.options import WorkOptions, written_config
+from unalike.core.option import written_config
+from unalike.core.options import WorkOptions
 
 NAME = "schema"
 

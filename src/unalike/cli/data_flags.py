@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import Call
 from unalike.cli.flags import uses_flags
+from unalike.core.option import options_of, written
 from unalike.core.options import (
     PartitionOptions,
     ServerSampleOptions,
     SourceOptions,
     TableOptions,
     ValidationOptions,
-    options_of,
-    written,
 )
 
 if TYPE_CHECKING:

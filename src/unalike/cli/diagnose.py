@@ -46,7 +46,7 @@ def command(
     from unalike.cli.terminal_tables import sentences, tables
     from unalike.diagnosis.diagnose import diagnose_population
     from unalike.diagnosis.findings import MEASURE_COLUMNS
-    from unalike.diagnosis.training import DIVISIONS, TrainingRequest
+    from unalike.diagnosis.training import TRAINED_DIVISIONS, TrainingRequest
     from unalike.reporting.table import Table
 
     population, title = clients.population_and_title(seed)
@@ -56,7 +56,7 @@ def command(
         command_line = clients.command(NAME, options, work)
     else:
         command_line = clients.command(NAME, {"rounds": None, "seed": seed or None})
-    with progress_bar(rounds * DIVISIONS, "training", lines=True) as progress:
+    with progress_bar(rounds * TRAINED_DIVISIONS, "training", lines=True) as progress:
         diagnosis = diagnose_population(
             population,
             title,

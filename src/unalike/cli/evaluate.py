@@ -115,7 +115,9 @@ def command(
     if as_json:
         print(_json(values, counts))
         return
-    texts = {name: ["" if math.isnan(n) else f"{n:.0f}" for n in values[name]] for name in counts}
+    texts = {}
+    for name in counts:
+        texts[name] = ["" if math.isnan(n) else f"{n:.0f}" for n in values[name]]
     if classes is not None and "positives" in texts:
         texts[f"positives ({classes[-1]})"] = texts.pop("positives")
     for name, shown_metric in run_metrics(task, chosen).items():

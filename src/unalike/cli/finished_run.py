@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from unalike._utils.errors import UnalikeError, warn
 from unalike.cli.config_file import kept_flags
 from unalike.cli.data_flags import DataFlags
-from unalike.core.options import ServerSampleOptions, TableOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import ServerSampleOptions, TableOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def run_folders(folder: Path) -> list[Path]:
     """The folders of a federation's finished runs in their order, or of its first run where none has; other folders themselves."""
-    from unalike.comparison.comparison_json import FILE
+    from unalike.comparison.comparison_json import COMPARISON_FILE
     from unalike.runtime.records.run_directory import RunDirectory
 
     if not (folder / "federation.toml").exists():
@@ -35,7 +36,7 @@ def run_folders(folder: Path) -> list[Path]:
         return RunDirectory(run).events[0]["time"]
 
     runs = [folder / "run", *folder.glob("runs/*")]
-    finished = [run for run in runs if (run / FILE).exists()]
+    finished = [run for run in runs if (run / COMPARISON_FILE).exists()]
     return sorted(finished, key=begin) or runs[:1]
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from unalike.cli.names import completion
+from unalike.core.option import Option, options_of, read_values
 from unalike.core.options import (
     ModelOptions,
-    Option,
     RecordOptions,
     RoundOptions,
     SeedOptions,
@@ -19,8 +19,6 @@ from unalike.core.options import (
     StartOptions,
     TrainingOptions,
     WorkOptions,
-    options_of,
-    read_values,
 )
 
 Command = Callable[..., Any]

@@ -45,7 +45,7 @@ def command(
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import estimate_table, profile_table, run_json, run_table
     from unalike.comparison.comparison_json_of_cells import save_run_facts
-    from unalike.comparison.cost_estimate import ROUNDS, calibrate
+    from unalike.comparison.cost_estimate import CALIBRATION_ROUNDS, calibrate
     from unalike.runtime.processes.launch import follow_leader
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.round_loop import execute
@@ -87,7 +87,7 @@ def command(
     )
 
     # a dry run only estimates what the run costs
-    with progress_bar(ROUNDS if dry_run else rounds, method, lines=True) as progress:
+    with progress_bar(CALIBRATION_ROUNDS if dry_run else rounds, method, lines=True) as progress:
         if dry_run:
             estimate = calibrate(run_config.key, {method: run_config}, 1, progress)
             if as_json:

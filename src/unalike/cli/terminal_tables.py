@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.run_recorder import Run
 
-GAP = 2
+GAP_SPACES = 2
 """Spaces between columns."""
 
 
@@ -66,13 +66,16 @@ def tables(
             title_justify="left",
             box=None,
             pad_edge=False,
-            padding=(0, GAP, 0, 0),
+            padding=(0, GAP_SPACES, 0, 0),
         )
         for i in group:
             side: JustifyMethod = "left" if i < words else "right"
-            table.add_column(heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP)
+            table.add_column(
+                heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP_SPACES
+            )
         for row in rows:
-            table.add_row(*(row[i] for i in group))
+            cells = [row[i] for i in group]
+            table.add_row(*cells)
         screen.print(table)
         title = ""
 
@@ -85,14 +88,16 @@ def _widths(
 
     cells = []
     for i in range(len(heads)):
-        cells.append(GAP + max((cell_len(row[i]) for row in rows), default=0))
-    widths = [max(cell, GAP + cell_len(head)) for cell, head in zip(cells, heads, strict=True)]
-    if sum(widths) <= room + GAP:
+        cells.append(GAP_SPACES + max((cell_len(row[i]) for row in rows), default=0))
+    widths = [
+        max(cell, GAP_SPACES + cell_len(head)) for cell, head in zip(cells, heads, strict=True)
+    ]
+    if sum(widths) <= room + GAP_SPACES:
         return widths
     narrow = []
     for i, (cell, head) in enumerate(zip(cells, heads, strict=True)):
         longest_word = max(cell_len(word) for word in ("", *head.split(" ")))
-        width = max(cell, GAP + longest_word)
+        width = max(cell, GAP_SPACES + longest_word)
         narrow.append(min(width, room // 3) if i < words else width)
     return narrow
 
@@ -102,7 +107,7 @@ def _groups(widths: Sequence[int], room: int) -> list[list[int]]:
     groups = [[0]]
     for i in range(1, len(widths)):
         width = sum(widths[j] for j in (*groups[-1], i))
-        if len(groups[-1]) > 1 and width > room + GAP:
+        if len(groups[-1]) > 1 and width > room + GAP_SPACES:
             groups.append([0])
         groups[-1].append(i)
     return groups
@@ -248,9 +253,9 @@ def run_table(run: Run) -> None:
     for column in run.history.columns.all:
         if not math.isnan(column.value(row)):
             parts.append(column.text(row))
-    privacy = method_of(run.run_config.plan).privacy
-    if privacy is not None:
-        parts.append(f"epsilon {significant(row['epsilon'])} {privacy.protects}")
+    if "epsilon" in row:
+        protects = method_of(run.run_config.plan).protects
+        parts.append(f"epsilon {significant(row['epsilon'])} {protects}")
     if not math.isnan(row["train_loss"]):
         parts.append(f"training loss {significant(row['train_loss'])}")
 
@@ -267,7 +272,7 @@ def run_table(run: Run) -> None:
     sentences(filter(None, [text, ended_early(run.ended)]), run.notes)
 
 
-SIZES = " ·∘○●⬤"
+BUBBLES = " ·∘○●⬤"
 """Characters by increasing count."""
 
 MAX_BUBBLE_CLIENTS = 60
@@ -289,7 +294,7 @@ def bubbles(counts: np.ndarray, classes: Sequence[str], room: int = 160) -> str:
     """
     if not counts.size or len(counts) > MAX_BUBBLE_CLIENTS or counts.shape[1] > MAX_BUBBLE_CLASSES:
         return ""
-    size_of_cell = np.ceil((len(SIZES) - 1) * counts / counts.max()).astype(int)
+    size_of_cell = np.ceil((len(BUBBLES) - 1) * counts / counts.max()).astype(int)
     width = max(map(len, classes))
     clients_in_a_line = max(1, (room - width - 1) // 2)
     charts = []
@@ -297,11 +302,11 @@ def bubbles(counts: np.ndarray, classes: Sequence[str], room: int = 160) -> str:
         shown = size_of_cell[first : first + clients_in_a_line]
         lines = []
         for name, sizes in zip(classes, shown.T, strict=True):
-            circles = " ".join(SIZES[size] for size in sizes)
+            circles = " ".join(BUBBLES[size] for size in sizes)
             lines.append(f"{name:{width}}  {circles}".rstrip())
         lines += ["", f"clients {first}..{first + len(shown) - 1}"]
         charts.append("\n".join(lines))
-    return "\n\n".join(charts) + f", largest {SIZES[-1]} {counts.max()} samples"
+    return "\n\n".join(charts) + f", largest {BUBBLES[-1]} {counts.max()} samples"
 
 
 @contextmanager
@@ -379,7 +384,7 @@ def _score_and_difference(row: Standing, baseline: str) -> tuple[str, str]:
 def _standings_table(board: Standings) -> Table:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_SPACES, 0, 0))
     any_private = any(row.epsilon_text for row in board.methods)
     heads = ["method", "seeds done", "score", f"to {board.baseline}"]
     if any_private:

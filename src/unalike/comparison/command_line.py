@@ -3,7 +3,8 @@
 import shlex
 from typing import Any
 
-from unalike.core.options import TuningOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import TuningOptions
 
 FIRST_FLAGS = (
     "data",

@@ -19,7 +19,7 @@ from unalike.comparison.comparison_json_of_cells import facts_of, method_text, s
 from unalike.comparison.cost_estimate import Estimate
 from unalike.comparison.experiment import Cell, Experiment
 from unalike.comparison.racing.race import RaceStart
-from unalike.comparison.racing.race_budget import USUAL
+from unalike.comparison.racing.race_budget import DEFAULT_BUDGET
 from unalike.comparison.racing.short_list import SHORT_LIST, runnable_methods
 from unalike.comparison.seed_plan import SeedPlan
 from unalike.core.losses import LossFunction
@@ -344,7 +344,7 @@ def chosen_plan(
             f"found seeds={seeds!r} without methods; a race adds seeds by itself. Leave seeds out and give its budget, such as "
             "within='5 seeds', or name the methods to compare"
         )
-    return SeedPlan.of_race(USUAL if within is None else within, rounds)
+    return SeedPlan.of_race(DEFAULT_BUDGET if within is None else within, rounds)
 
 
 def taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from unalike.comparison.run_as_comparison import facts_of_run
 from unalike.metrics.columns import Columns
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.statistics.sampling import SharedDetails
+from unalike.statistics.seed_draws import SharedDetails
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import explain_errors
 from unalike._utils.version import __version__
-from unalike.statistics.sampling import SharedDetails
+from unalike.statistics.seed_draws import SharedDetails
 
 if TYPE_CHECKING:
     pass
 
-FILE = "comparison.json"
+COMPARISON_FILE = "comparison.json"
 ENTRIES = {
     "methods": {"label", "spec", "protocols"},
     "ends": {"method", "seed", "rounds", "why", "selected"},
@@ -48,12 +48,12 @@ class ComparisonFacts(SharedDetails):
 
     def save(self, folder: Path) -> None:
         """Write `comparison.json` into a folder."""
-        write_bytes(folder / FILE, json.dumps(asdict(self), indent=1).encode())
+        write_bytes(folder / COMPARISON_FILE, json.dumps(asdict(self), indent=1).encode())
 
 
 def read_facts(folder: Path) -> ComparisonFacts:
     """Read `comparison.json` from a folder. Raises `ValueError` if its content is not valid."""
-    return facts_from((folder / FILE).read_bytes(), FILE)
+    return facts_from((folder / COMPARISON_FILE).read_bytes(), COMPARISON_FILE)
 
 
 def facts_from(content: str | bytes, file: str) -> ComparisonFacts:

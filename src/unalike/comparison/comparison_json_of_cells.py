@@ -14,7 +14,8 @@ from unalike.comparison.comparison_json import ComparisonFacts, versions
 from unalike.comparison.experiment import Cell
 from unalike.comparison.references import untuned
 from unalike.comparison.seed_plan import write_seeds
-from unalike.core.options import SeedOptions, options_of, written
+from unalike.core.option import options_of, written
+from unalike.core.options import SeedOptions
 from unalike.data.heterogeneity import summary
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
@@ -23,7 +24,7 @@ from unalike.methods.plan import Stage
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.run_recorder import Run
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.statistics.sampling import (
+from unalike.statistics.seed_draws import (
     DIVISIONS,
     OWNERS,
     PARTITIONS,

@@ -26,9 +26,9 @@ from unalike.training.client.client_update import initial_client_state
 if TYPE_CHECKING:
     import pandas as pd
 
-ROUNDS = 3
+CALIBRATION_ROUNDS = 3
 """Rounds of each stage that the calibration trains. The first one warms up and is not counted."""
-FILE = "estimate.json"
+ESTIMATE_FILE = "estimate.json"
 BYTES = ("bytes_down", "bytes_up")
 COSTS = ("seconds", *BYTES)
 """Columns of a history that are costs."""
@@ -110,7 +110,7 @@ class Estimate:
 
     def save(self, folder: Path) -> None:
         """Write the estimate into the comparison's folder; the comparison later shows it beside the actual cost."""
-        write_bytes(folder / FILE, (self.to_json() + "\n").encode())
+        write_bytes(folder / ESTIMATE_FILE, (self.to_json() + "\n").encode())
 
     def to_json(self) -> str:
         """All numbers as JSON text."""
@@ -120,7 +120,7 @@ class Estimate:
     def load(cls, folder: Path, key: str) -> Estimate | None:
         """Read the estimate of the comparison `key` from a folder; None if the folder has none."""
         try:
-            found = json.loads((folder / FILE).read_text("utf-8"))
+            found = json.loads((folder / ESTIMATE_FILE).read_text("utf-8"))
             made = cls(**found | {"costs": [Cost(**cost) for cost in found["costs"]]})
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -185,7 +185,7 @@ def _overheads(moments: Sequence[float], rows: Sequence[Row]) -> tuple[float, fl
 
 def _shortened(run_config: RunConfig) -> RunConfig:
     """The run config with a few rounds of each stage, without stop rule, budget and selection."""
-    rounds = min(run_config.options.rounds, ROUNDS * len(_stage_rounds(run_config)))
+    rounds = min(run_config.options.rounds, CALIBRATION_ROUNDS * len(_stage_rounds(run_config)))
     options = replace(
         run_config.options, rounds=rounds, evaluate_every=1, stop=None, budget=None, select="last"
     )
@@ -199,13 +199,15 @@ def _stage_rounds(run_config: RunConfig) -> list[int]:
 
 def _cost_per_round(rows: Sequence[Row], lengths: Sequence[int]) -> list[dict[str, float]]:
     """The mean cost of a round of each stage, without the stage's first round unless it is the only one."""
-    costs, start = [], 0
+    costs = []
+    start = 0
     for length in lengths:
         of_stage = rows[start : start + length]
         counted = of_stage[1:] or of_stage or rows
-        costs.append(
-            {name: sum(row[name] for row in counted) / max(1, len(counted)) for name in COSTS}
-        )
+        means = {}
+        for name in COSTS:
+            means[name] = sum(row[name] for row in counted) / max(1, len(counted))
+        costs.append(means)
         start += length
     return costs
 
@@ -272,5 +274,7 @@ def _client_states_mb(run_config: RunConfig) -> float:
         sizes.append(tree.nbytes(*state.values()))
     size = max(sizes)
     clients = int((run_config.population.sizes > 0).sum())
-    trained = min(clients, cohort_size(run_config.options.participation, clients) * ROUNDS)
+    trained = min(
+        clients, cohort_size(run_config.options.participation, clients) * CALIBRATION_ROUNDS
+    )
     return size * (clients - trained) / 1e6

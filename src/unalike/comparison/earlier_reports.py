@@ -8,18 +8,19 @@ from typing import Any
 
 from unalike._utils.errors import warn
 from unalike._utils.spec import slug
-from unalike.comparison.comparison_json import FILE, ComparisonFacts
+from unalike.comparison.comparison_json import COMPARISON_FILE, ComparisonFacts
 from unalike.comparison.joining.comparability import MACHINE
 from unalike.comparison.seed_plan import AUTO, read_numbers
-from unalike.core.options import SimulationOptions, written
+from unalike.core.option import written
+from unalike.core.options import SimulationOptions
 from unalike.runtime.records.run_directory import RunDirectory
 
-REPORTS = "reports"
-REPORT_FILES = (FILE, "columns.json", "config.toml", "*.parquet", "*.html")
+REPORTS_FOLDER = "reports"
+REPORT_FILES = (COMPARISON_FILE, "columns.json", "config.toml", "*.parquet", "*.html")
 """Files of a comparison beside its cells."""
 ADDED_TO = ("method", "seeds", "within")
 """Settings of which a comparison may have more than the earlier one, and still contain it."""
-MOST_LETTERS = 60
+MAX_NAME_LETTERS = 60
 """Most letters of the name of a folder."""
 
 
@@ -29,7 +30,7 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
     NAME are the settings that differ, such as `lr-0.1`. `unalike report` and `ua.open_comparison` read such a folder. A report
     that the new one contains, because only methods or seeds are added, is not kept.
     """
-    if not (folder / FILE).exists():
+    if not (folder / COMPARISON_FILE).exists():
         return
     # An older folder lacks options that had their default.
     usual = written(SimulationOptions())
@@ -46,7 +47,7 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
         return
 
     settings = "-".join(f"{name} {found.get(name)}" for name in changed)
-    place = _place(folder, slug(settings)[:MOST_LETTERS])
+    place = _place(folder, slug(settings)[:MAX_NAME_LETTERS])
     if not place.exists():
         place.mkdir(parents=True)
         for pattern in REPORT_FILES:
@@ -59,18 +60,21 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
 
 def earlier_reports(folder: Path) -> list[Path]:
     """The folders of the reports that were kept, oldest first."""
-    kept = sorted((folder / REPORTS).glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime)
+    kept = sorted(
+        (folder / REPORTS_FOLDER).glob(f"*/{COMPARISON_FILE}"),
+        key=lambda file: file.stat().st_mtime,
+    )
     return [file.parent for file in kept]
 
 
 def _place(folder: Path, name: str) -> Path:
     """The folder of a name that holds this very report already, or a new one."""
-    report = (folder / FILE).read_bytes()
-    place = folder / REPORTS / name
+    report = (folder / COMPARISON_FILE).read_bytes()
+    place = folder / REPORTS_FOLDER / name
     number = 1
-    while place.exists() and (place / FILE).read_bytes() != report:
+    while place.exists() and (place / COMPARISON_FILE).read_bytes() != report:
         number += 1
-        place = folder / REPORTS / f"{name}-{number}"
+        place = folder / REPORTS_FOLDER / f"{name}-{number}"
     return place
 
 

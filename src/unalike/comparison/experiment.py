@@ -20,7 +20,7 @@ from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import write_bytes
 from unalike.comparison.comparison import Comparison, client_rounds, labelled, last_rounds
 from unalike.comparison.comparison_json import ComparisonFacts
-from unalike.comparison.cost_estimate import ROUNDS, Estimate, calibrate
+from unalike.comparison.cost_estimate import CALIBRATION_ROUNDS, Estimate, calibrate
 from unalike.comparison.earlier_reports import keep_report
 from unalike.comparison.racing.race import CellSeconds, Race, RaceStart
 from unalike.comparison.standings import PlannedCell, save_cells
@@ -33,7 +33,7 @@ from unalike.runtime.round_loop import execute
 from unalike.runtime.run_recorder import Run
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.model_group import Diverged
-from unalike.statistics.sampling import TRAINING
+from unalike.statistics.seed_draws import TRAINING
 from unalike.tracking.tracking import NO_TRACKERS, Trackers
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Experiment:
     @property
     def calibration_rounds(self) -> int:
         """The number of rounds that `estimate` trains if every method has one stage."""
-        return len(self.run_configs) * ROUNDS
+        return len(self.run_configs) * CALIBRATION_ROUNDS
 
     def estimate(self, progress: ProgressCallback = lambda row, what="": None) -> Estimate:
         """Estimate the cost of `run` from a few rounds of each method."""

@@ -9,7 +9,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike.comparison import standings
 from unalike.comparison.comparison import Comparison
-from unalike.comparison.comparison_json import FILE, facts_from
+from unalike.comparison.comparison_json import COMPARISON_FILE, facts_from
 from unalike.comparison.joining.merging import merge, relabelled
 from unalike.comparison.standings import PlannedCell
 from unalike.runtime.records.history import DIVERGED
@@ -34,7 +34,7 @@ def open_comparison(folder: str | Path) -> Comparison:
         >>> table.plot("curves")  # doctest: +SKIP
     """
     folder = Path(folder)
-    if not (folder / standings.FILE).exists():
+    if not (folder / standings.CELLS_FILE).exists():
         return Comparison.load(folder)
     _, cells, stored = standings.planned(folder)
     finished, diverged = [], []
@@ -45,7 +45,7 @@ def open_comparison(folder: str | Path) -> Comparison:
         if run.diverged:
             diverged.append(cell)
     progress = f"{len(finished) + len(diverged)} of {len(cells)} cells"
-    if not (folder / FILE).exists():
+    if not (folder / COMPARISON_FILE).exists():
         return _unfinished(folder, finished, diverged, progress, stored)
     found = Comparison.load(folder)
     if len(finished) + len(diverged) == len(cells):
@@ -67,7 +67,7 @@ def _unfinished(
             f"{folder} holds a comparison with {progress} finished: there is nothing to report yet. The command that started it "
             "continues it"
         )
-    facts = facts_from(json.dumps(stored), standings.FILE)
+    facts = facts_from(json.dumps(stored), standings.CELLS_FILE)
     runs = []
     for cell in finished:
         run = Comparison.load(folder / cell.folder)

@@ -39,8 +39,7 @@ def is_grouped(method: str) -> bool:
 def protects(method: str) -> str:
     """The meaning of the epsilon of a private method of this spec; empty for others, and for parts that are not known here."""
     with suppress(UnalikeError):
-        part = method_of(plan(method)).privacy
-        return "" if part is None else part.protects
+        return method_of(plan(method)).protects
     return ""
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike.comparison.comparison_json import FILE, ComparisonFacts, read_facts
-from unalike.core.options import TrainingOptions, WorkOptions, written_config
+from unalike.comparison.comparison_json import COMPARISON_FILE, ComparisonFacts, read_facts
+from unalike.core.option import written_config
+from unalike.core.options import TrainingOptions, WorkOptions
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import MAY_DIFFER, RunDirectory, plain
 
@@ -25,7 +26,7 @@ def facts_of_run(folder: Path, history: History) -> ComparisonFacts:
         progress = f"{history.last['round']} of {config['rounds']} rounds"
         facts = _facts_of_directory(directory, history)
         return _mark_unfinished(facts, progress, directory.diverged)
-    if not (folder / FILE).exists():
+    if not (folder / COMPARISON_FILE).exists():
         return _facts_of_directory(directory, history)
     saved = read_facts(folder)
     saved_config = tomllib.loads(saved.config)

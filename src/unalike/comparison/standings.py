@@ -17,12 +17,12 @@ from unalike.metrics.columns import Column, Columns
 from unalike.metrics.named_metrics import significant
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import RunDirectory
-from unalike.statistics.sampling import POOLED_SCORE
+from unalike.statistics.seed_draws import POOLED_SCORE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "cells.json"
+CELLS_FILE = "cells.json"
 FINISHED, RUNNING, WAITING = "finished", "running", "waiting"
 """States of a cell besides `diverged`: it has ended, it has begun, it has not begun."""
 
@@ -100,7 +100,7 @@ def save_cells(folder: Path, facts: ComparisonFacts, cells: Iterable[PlannedCell
         "cells": [vars(cell) for cell in cells],
         "facts": asdict(facts),
     }
-    write_bytes(folder / FILE, (json.dumps(content, indent=1) + "\n").encode())
+    write_bytes(folder / CELLS_FILE, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def standings(folder: str | Path) -> Standings:
@@ -180,7 +180,7 @@ def _mean(values: Iterable[float]) -> float:
 def planned(folder: Path) -> tuple[str, list[PlannedCell], dict[str, Any]]:
     """The baseline, cells and stored facts of a comparison. Raises `UnalikeError` if none has begun in the folder."""
     try:
-        content = json.loads((folder / FILE).read_text("utf-8"))
+        content = json.loads((folder / CELLS_FILE).read_text("utf-8"))
         return (
             content["baseline"],
             [PlannedCell(**cell) for cell in content["cells"]],
@@ -193,9 +193,9 @@ def planned(folder: Path) -> tuple[str, list[PlannedCell], dict[str, Any]]:
 
 
 def _progress(folder: Path, across: str) -> CellProgress:
-    return _read_progress(
-        folder, across, *(stamp_of(folder / name) for name in ("events.jsonl", "rounds.parquet"))
-    )
+    of_events = stamp_of(folder / "events.jsonl")
+    of_rounds = stamp_of(folder / "rounds.parquet")
+    return _read_progress(folder, across, of_events, of_rounds)
 
 
 def stamp_of(file: Path) -> tuple[int, int]:
@@ -224,7 +224,9 @@ def _read_progress(folder: Path, across: str, *stamps: tuple[int, int]) -> CellP
     kinds = [event["event"] for event in events]
     in_one_go = state == FINISHED and kinds.count("begun") == 1
     seconds = events[-1]["time"] - events[0]["time"] if in_one_go else math.nan
-    column, score, epsilon = None, math.nan, math.nan
+    column = None
+    score = math.nan
+    epsilon = math.nan
     if rounds is not None and state == FINISHED:
         column, score = _final_score(rounds, directory, across)
     if rounds is not None and "epsilon" in rounds:

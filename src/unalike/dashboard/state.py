@@ -11,7 +11,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system.locks import is_locked
 from unalike.comparison.standings import (
-    FILE,
+    CELLS_FILE,
     PlannedCell,
     Standing,
     Standings,
@@ -356,7 +356,7 @@ class FollowedComparison:
         """A value that changes whenever something that is shown changes."""
         _, cells, _ = planned(self.path)
         folders = [self.path / cell.folder for cell in cells]
-        files = [self.path / FILE]
+        files = [self.path / CELLS_FILE]
         for folder in folders:
             files += [folder / "events.jsonl", folder / "rounds.parquet"]
         return (*map(stamp_of, files), *map(is_locked, folders))

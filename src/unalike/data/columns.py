@@ -25,7 +25,7 @@ MANY_ROWS = 50
 LONG_NUMBER = 10**9
 """Whole numbers of this size, the median of a column, are probably identifiers."""
 DATE_TYPES = ("Timestamp", "date", "datetime")
-DATE = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
+DATE_PATTERN = re.compile(r"\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 FORMATS = (
     "ISO8601",
     "%d.%m.%Y",
@@ -39,7 +39,7 @@ FORMATS = (
     "%m/%d/%Y %H:%M:%S",
 )
 """The ways in which dates may be written: "ISO8601", or a format of `strptime`."""
-OWNERS = re.compile(
+OWNER_PATTERN = re.compile(
     r"(hospital|clinic|cent(er|re)|site|institution|owner|client|branch)([ _-]?(id|name|code|number))?",
     re.I,
 )
@@ -162,7 +162,7 @@ def date_formats(column: pd.Series) -> list[str]:
     if kind in DATE_TYPES:
         return [FORMATS[0]]
     present = column.dropna()
-    if kind != TEXTS or not DATE.match(str(present.iloc[0])):
+    if kind != TEXTS or not DATE_PATTERN.match(str(present.iloc[0])):
         return []
 
     def reads(rows: pd.Series, form: str) -> bool:
@@ -217,7 +217,9 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
     others = features.drop(columns=constants)
     identifiers = [column for column in others if _identifies(others[column])]
     owners = [
-        column for column in others if column not in identifiers and OWNERS.fullmatch(str(column))
+        column
+        for column in others
+        if column not in identifiers and OWNER_PATTERN.fullmatch(str(column))
     ]
     dates = [
         column

@@ -146,8 +146,9 @@ class PartitionPlan:
     def _of(cls, table: dict[str, Any]) -> PartitionPlan:
         splits: dict[str, Any] = {split: Ragged.of(table[split]) for split in SPLITS}
         counts = np.asarray(table["counts"], np.int64)
+        fields = {name: table[name] for name in JSON_FIELDS}
         return cls(
-            **{name: table[name] for name in JSON_FIELDS},
+            **fields,
             **splits,
             counts=counts.reshape(table["clients"], -1),
             notes=tuple(map(str, table.get("notes", ()))),

@@ -48,7 +48,7 @@ class Ragged(Sequence[np.ndarray]):
         """Make rows of consecutive numbers: row k is starts[k], ..., starts[k] + sizes[k] - 1."""
         offsets = _offsets(sizes)
         largest = max((starts + sizes).max(initial=0), offsets[-1])
-        kind = np.int32 if largest <= NARROW else np.int64
+        kind = np.int32 if largest <= MAX_INT32 else np.int64
         # Entry i of row k is starts[k] + (i - offsets[k]); adding in place spares a second array of all entries.
         values = np.repeat((starts - offsets[:-1]).astype(kind), sizes)
         values += np.arange(offsets[-1], dtype=kind)
@@ -129,7 +129,7 @@ def client_name(k: int) -> str:
     return f"client-{k}"
 
 
-NARROW = np.iinfo(np.int32).max
+MAX_INT32 = np.iinfo(np.int32).max
 """The largest number that 32 bits hold."""
 
 
@@ -137,7 +137,7 @@ def _narrow(values: np.ndarray) -> np.ndarray:
     """Convert integers to int32 if they fit, else to int64."""
     if values.dtype == np.int32:
         return values
-    fits = not len(values) or -NARROW <= values.min() <= values.max() <= NARROW
+    fits = not len(values) or -MAX_INT32 <= values.min() <= values.max() <= MAX_INT32
     kind = np.int32 if fits else np.int64
     return values.astype(kind, copy=False)
 

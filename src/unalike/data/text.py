@@ -17,7 +17,7 @@ from unalike._utils.errors import UnalikeError
 PADDING = 0
 UNKNOWN = 1
 """The tokens of padding and of any word outside the vocabulary."""
-WORD = re.compile(r"\w+(?:'\w+)?")
+WORD_PATTERN = re.compile(r"\w+(?:'\w+)?")
 
 
 def words(text: str) -> list[str]:
@@ -26,7 +26,7 @@ def words(text: str) -> list[str]:
     >>> words("It's 5 o'clock -- run!")
     ["it's", '5', "o'clock", 'run']
     """
-    return WORD.findall(text.lower())
+    return WORD_PATTERN.findall(text.lower())
 
 
 def vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from unalike._utils.seeds import generator
 from unalike.diagnosis.labels import pairwise
-from unalike.diagnosis.measure import ENDS, SHUFFLES, Interval, Measure, p_value
+from unalike.diagnosis.measure import INTERVAL_QUANTILES, SHUFFLES, Interval, Measure, p_value
 from unalike.diagnosis.samples import ClientCounts
 
-KIND = "clusters"
+CLUSTERS = "clusters"
 NO_GROUPS = "no groups"
 """The reference of a silhouette: clients that differ as much, but without groups."""
 MAX_CLUSTERS = 8
@@ -104,7 +104,7 @@ def clusters_of(
     key = basis.replace(" ", "_")
     title = f"of {int(members.max()) + 1} clusters by {basis}"
     stability = Measure(
-        kind=KIND,
+        kind=CLUSTERS,
         name=f"stability_{key}",
         title=f"stability {title}",
         value=agreement,
@@ -113,7 +113,7 @@ def clusters_of(
         range=(-1, 1),
     )
     silhouette = Measure(
-        kind=KIND,
+        kind=CLUSTERS,
         name=f"silhouette_{key}",
         title=f"silhouette {title}",
         value=value,
@@ -145,7 +145,7 @@ def _agreement(
     for _ in range(REDRAWS):
         joins = linkage_of(redrawn(rng))
         agreement.append(adjusted_rand_score(members, cut(joins, count)))
-    low, high = np.quantile(np.array(agreement), ENDS)
+    low, high = np.quantile(np.array(agreement), INTERVAL_QUANTILES)
     mean = float(np.array(agreement).mean())
     # A few odd draws can move the mean beyond the quantiles.
     return mean, min(mean, float(low)), max(mean, float(high))
@@ -156,7 +156,7 @@ def _silhouette_ends(
 ) -> Interval:
     """The interval of the silhouette of these clusters: its quantiles over samples drawn again, with the mean at `value`."""
     values = [_silhouette(redrawn(rng), members) for _ in range(REDRAWS)]
-    low, high = np.quantile(values, ENDS) - np.mean(values) + value
+    low, high = np.quantile(values, INTERVAL_QUANTILES) - np.mean(values) + value
     return float(max(-1, low)), float(min(1, high))
 
 
@@ -226,8 +226,10 @@ def _dirichlet_like(counts: np.ndarray) -> Redraw:
     def draw(rng: np.random.Generator) -> np.ndarray:
         shares = np.nan_to_num(rng.dirichlet(concentration, size=len(sizes)))
         # Tiny concentrations underflow to no share at all; such a client has one class.
-        empty = shares.sum(1) <= 0
-        shares[empty] = np.eye(len(q))[rng.choice(len(q), size=int(empty.sum()), p=q)]
-        return rng.multinomial(sizes, shares / shares.sum(1, keepdims=True))
+        is_empty = shares.sum(1) <= 0
+        only_classes = rng.choice(len(q), size=int(is_empty.sum()), p=q)
+        shares[is_empty] = np.eye(len(q))[only_classes]
+        shares = shares / shares.sum(1, keepdims=True)
+        return rng.multinomial(sizes, shares)
 
     return draw

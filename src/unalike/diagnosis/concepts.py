@@ -22,7 +22,7 @@ from unalike.diagnosis.measure import (
 )
 from unalike.diagnosis.samples import ClientSamples, Features
 
-KIND = "concept shift"
+CONCEPT_SHIFT = "concept shift"
 MIN_OF_CLASS = 3
 """Fewest samples of a class that its mean is taken over."""
 MIN_TESTED = 10
@@ -175,7 +175,7 @@ def concept_shift(
         title = "error added by another's model (variances)"
     means = np.array([_mean(table) for table in by_chance])
     measure = Measure(
-        kind=KIND,
+        kind=CONCEPT_SHIFT,
         name="concept_gap",
         title=title,
         value=value,

@@ -29,7 +29,12 @@ from unalike.diagnosis.samples import (
     notes_on_few,
 )
 from unalike.diagnosis.sizes import quantity_skew
-from unalike.diagnosis.training import DIVISIONS, TrainingRequest, TrainingSkew, training_skew
+from unalike.diagnosis.training import (
+    TRAINED_DIVISIONS,
+    TrainingRequest,
+    TrainingSkew,
+    training_skew,
+)
 from unalike.runtime.setup.given_model import ModelLike
 
 
@@ -86,7 +91,7 @@ def diagnose(
     _check(rounds, seed, features)
     given = ClientsRequest(clients, data, data_dir, partition, split).read(needs_test=False)
     population = given.of(seed)
-    with progress_reporting(progress, rounds * DIVISIONS, "training") as callback:
+    with progress_reporting(progress, rounds * TRAINED_DIVISIONS, "training") as callback:
         training = None
         if rounds:
             training = TrainingRequest(rounds, model, work or Work(), callback)

@@ -15,10 +15,10 @@ from unalike.diagnosis.measure import (
 )
 from unalike.diagnosis.samples import ClientSamples, Features
 
-KIND = "feature skew"
+FEATURE_SKEW = "feature skew"
 DIRECTIONS = 16
 """Number of random directions that the features are projected on."""
-OFFSETS = (0.3, 1.0)
+REFERENCE_OFFSETS = (0.3, 1.0)
 """The reference skews: each client's features are moved at random by so many standard deviations."""
 REFERENCE_DRAWS = 3
 
@@ -107,7 +107,7 @@ def _measure(
     dealt = [shuffled_within(strata, samples.owners, rng) for _ in range(SHUFFLES)]
     by_chance = np.array([_mean(sliced.of_clients(owners, clients)) for owners in dealt])
     scale = {NO_SKEW: float(by_chance.mean())}
-    for offset in OFFSETS:
+    for offset in REFERENCE_OFFSETS:
         distances = []
         for owners in dealt[:REFERENCE_DRAWS]:
             moved = SlicedDistance(_moved(values, owners, clients, offset, rng), strata, directions)
@@ -115,7 +115,7 @@ def _measure(
         scale[f"moved by {offset:g} sd"] = float(np.mean(distances))
     mean, low, high = mean_interval(of_clients[testable])
     return Measure(
-        kind=KIND,
+        kind=FEATURE_SKEW,
         name=name,
         title=title,
         value=mean,

@@ -17,7 +17,7 @@ from unalike.diagnosis.measure import (
 from unalike.diagnosis.reference_divisions import reference_scale, reference_specs
 from unalike.diagnosis.samples import ClientCounts
 
-KIND = "label skew"
+LABEL_SKEW = "label skew"
 TITLES = {
     "label_tv": "total variation to all clients",
     "label_js": "Jensen-Shannon divergence (bits)",
@@ -65,7 +65,7 @@ def label_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     for name, title in TITLES.items():
         low, high = bootstrap_interval(value[name], resampled[name], (0, 1))
         measure = Measure(
-            kind=KIND,
+            kind=LABEL_SKEW,
             name=name,
             title=title,
             value=value[name],
@@ -100,4 +100,7 @@ def dealt(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _table(tables: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
     """Name of the distance -> its value for each table of counts."""
     rows = [distances(counts) for counts in tables]
-    return {name: np.array([row[name] for row in rows]) for name in TITLES}
+    columns = {}
+    for name in TITLES:
+        columns[name] = np.array([row[name] for row in rows])
+    return columns

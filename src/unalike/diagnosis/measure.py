@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-LEVEL = 0.01
+FINDING_LEVEL = 0.01
 """A kind of heterogeneity counts as found where chance alone gives such a value at most this often."""
 SHUFFLES = 99
 """Number of random divisions behind a p value: fewer than one in a hundred reach a value with p <= 0.01."""
 CONFIDENCE = 0.95
-ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+INTERVAL_QUANTILES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 """The quantiles at the ends of a 95 % interval."""
 RESAMPLES = 300
 CLOSE_SHARE = 0.05
@@ -52,7 +52,7 @@ class Measure:
     @property
     def found(self) -> bool:
         """Whether chance alone hardly gives such a value."""
-        return self.p is not None and self.p <= LEVEL
+        return self.p is not None and self.p <= FINDING_LEVEL
 
     @property
     def place(self) -> str:
@@ -98,8 +98,11 @@ def bootstrap_interval(
     """
     if isnan(value) or not len(resampled):
         return float("nan"), float("nan")
-    low, high = np.quantile(resampled, ENDS) - resampled.mean() + value
-    return float(max(limits[0], min(low, value))), float(min(limits[1], max(high, value)))
+    low, high = np.quantile(resampled, INTERVAL_QUANTILES) - resampled.mean() + value
+    # the interval holds the number, and ends where the number must
+    low = max(limits[0], min(low, value))
+    high = min(limits[1], max(high, value))
+    return float(low), float(high)
 
 
 def t_interval(
@@ -113,7 +116,7 @@ def t_interval(
     from scipy.stats import t
 
     spread = float(np.std(resampled, ddof=1) * np.sqrt(clients / (clients - 1)))
-    half = float(t.ppf(ENDS[1], clients - 1)) * spread
+    half = float(t.ppf(INTERVAL_QUANTILES[1], clients - 1)) * spread
     return max(limits[0], value - half), min(limits[1], value + half)
 
 
@@ -129,7 +132,7 @@ def mean_interval(
     mean = float(values.mean())
     if clients < 2:
         return mean, float("nan"), float("nan")
-    half = float(t.ppf(ENDS[1], clients - 1) * values.std(ddof=1) / np.sqrt(clients))
+    half = float(t.ppf(INTERVAL_QUANTILES[1], clients - 1) * values.std(ddof=1) / np.sqrt(clients))
     return mean, max(limits[0], mean - half), min(limits[1], mean + half)
 
 

@@ -9,7 +9,7 @@ from unalike.diagnosis import charts
 from unalike.diagnosis.clusters import NO_GROUPS
 from unalike.diagnosis.diagnosis import Diagnosis
 from unalike.diagnosis.findings import INTERVALS, MEASURE_COLUMNS
-from unalike.diagnosis.measure import LEVEL, Measure
+from unalike.diagnosis.measure import FINDING_LEVEL, Measure
 from unalike.reporting.charts.report_charts import labels
 from unalike.reporting.html import fill
 from unalike.reporting.pages import Page, pages
@@ -25,7 +25,7 @@ AXES = {
     "training": "share that cancels",
 }
 """The axis of each kind of measure. Measures with another axis are in the table only."""
-MEASURES = f"All measures; heterogeneity is found where p is at most {LEVEL}"
+MEASURES = f"All measures; heterogeneity is found where p is at most {FINDING_LEVEL}"
 NOT_DRAWN = ("size_ratio", "cosine")
 
 

@@ -9,7 +9,7 @@ from unalike._utils.seeds import generator
 from unalike.data.partitioning.partition import partition_labels
 from unalike.diagnosis.samples import ClientCounts, counts_of
 
-DRAWS = 10
+DRAWN_DIVISIONS = 10
 """Number of drawn divisions that a value of the scale is the mean of."""
 
 
@@ -70,7 +70,7 @@ def reference_scale(
 
 def _divisions(spec: str, samples: ClientCounts, seed: int) -> Iterator[np.ndarray]:
     """The counts of the drawn divisions, with the noise of the clients' counts; none where the data is too small."""
-    for draw in range(DRAWS):
+    for draw in range(DRAWN_DIVISIONS):
         owners = divided(spec, samples.labels, samples.clients, seed + draw)
         if owners is None:
             return

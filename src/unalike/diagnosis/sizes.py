@@ -10,7 +10,7 @@ from unalike.diagnosis.measure import RESAMPLES, Measure, t_interval
 from unalike.diagnosis.reference_divisions import SIZE_SPECS, reference_scale
 from unalike.diagnosis.samples import ClientCounts
 
-KIND = "quantity skew"
+QUANTITY_SKEW = "quantity skew"
 TITLES = {
     "size_gini": "Gini coefficient of the sizes",
     "size_ratio": "largest client divided by the smallest",
@@ -49,7 +49,7 @@ def quantity_skew(samples: ClientCounts, seed: int) -> list[Measure]:
     scale = reference_scale(inequality_of_counts, SIZE_SPECS, without_noise, seed)
     return [
         Measure(
-            kind=KIND,
+            kind=QUANTITY_SKEW,
             name=name,
             title=title,
             value=value[name],

@@ -44,12 +44,12 @@ from unalike.runtime.round_loop import execute
 from unalike.runtime.setup.given_model import ModelLike
 from unalike.runtime.setup.run_config import configure_run
 
-KIND = "training"
+TRAINING = "training"
 LAYER_KIND = "parameter skew"
 SHARE_LIMITS = (0.0, 1.0)
 COSINE_LIMITS = (-1.0, 1.0)
 """The smallest and the largest value that a share and a cosine can have."""
-DIVISIONS = 5
+TRAINED_DIVISIONS = 5
 """Number of divisions that are trained: the clients, the samples dealt by chance, and three references."""
 
 
@@ -116,22 +116,24 @@ def skew_of(
     """
     measure = partial(_measure, division=division, references=references, seed=seed)
     measures = [
-        measure(KIND, "drift", "movement that cancels (drift)", _mean_drift, SHARE_LIMITS),
+        measure(TRAINING, "drift", "movement that cancels (drift)", _mean_drift, SHARE_LIMITS),
         measure(
-            KIND,
+            TRAINING,
             "gradient_start",
             "gradients that cancel, first model",
             _cancelled_at_start,
             SHARE_LIMITS,
         ),
         measure(
-            KIND,
+            TRAINING,
             "gradient_end",
             f"gradients that cancel, after {plural(rounds, 'round')}",
             _cancelled_at_end,
             SHARE_LIMITS,
         ),
-        measure(KIND, "cosine", "mean cosine of two clients' updates", _mean_cosine, COSINE_LIMITS),
+        measure(
+            TRAINING, "cosine", "mean cosine of two clients' updates", _mean_cosine, COSINE_LIMITS
+        ),
     ]
     # The drift of each layer shows which ones could stay at the clients.
     layers = []

@@ -158,8 +158,9 @@ class ClientPool:
         self, ids: Sequence[int], round: int, method: Method, work: Work, purpose: str
     ) -> BatchSchedule:
         """The clients' batches in one phase."""
-        seed, part = self.settings.seed, method.local_gradient
-        if part is None or not part.draws_poisson_batches:
+        seed = self.settings.seed
+        part = method.local_gradient
+        if part is None or not part.draws_own_batches:
             return BatchSchedule.drawn(work, self.source.train, ids, seed, purpose, round)
         batches = []
         for client in ids:
@@ -264,8 +265,11 @@ class ClientPool:
         names = [name for part in self.method.parts for name in part.shares]
         shared: PartTrees = {}
         if names:
-            facts = [{name: self.context(k)[name] for name in names} for k in ids]
-            shared = join_nests(facts, torch.stack)
+            facts_of_clients = []
+            for client in ids:
+                facts = self.context(client)
+                facts_of_clients.append({name: facts[name] for name in names})
+            shared = join_nests(facts_of_clients, torch.stack)
         client_update = ClientUpdate(
             update={},
             buffers={},

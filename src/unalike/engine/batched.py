@@ -123,7 +123,7 @@ class Batched(Executor):
         order = np.lexsort((clients, sizes))
         places = cuts(sizes[order], self.width)
         # a batch may be empty before a client has finished: then all clients of a chunk have to finish at once
-        if pool.method.draws_poisson_batches:
+        if pool.method.draws_own_batches:
             steps = np.array([pool.steps(n) for n in sizes[order].tolist()])
             changes = np.flatnonzero(np.diff(steps)) + 1
             places = sorted({*places, *changes.tolist()})
@@ -203,7 +203,7 @@ class Batched(Executor):
             else:
                 update, states = self.graphs.attempt(
                     recorded=partial(self._train_recorded, chunk),
-                    plain=partial(chunk.each, partial(train, trainers=STACKED)),
+                    unrecorded=partial(chunk.each, partial(train, trainers=STACKED)),
                 )
         pool.client_states.put_stacked(ids, broadcast.round, states, accepted)
         return update, is_sum
@@ -220,7 +220,7 @@ class Batched(Executor):
                 return compiled_training.finetune(chunk)
             return graphs.attempt(
                 recorded=lambda: graphs.train(chunk.begin()).model,
-                plain=partial(chunk.each, partial(finetune, trainers=STACKED)),
+                unrecorded=partial(chunk.each, partial(finetune, trainers=STACKED)),
             )
 
     @contextmanager

@@ -106,7 +106,8 @@ def _padding_changes_update(client_pool: ClientPool) -> bool:
 def _trial(client_pool: ClientPool) -> tuple[FewClients, Method, StageSettings]:
     """Two clients that train one epoch in one batch; without compression, which may enlarge last bits."""
     short, long = CHECKED_LENGTHS
-    method = Method(*(p for p in client_pool.method.parts if not isinstance(p, Upload)))
+    parts = [p for p in client_pool.method.parts if not isinstance(p, Upload)]
+    method = Method(*parts)
     work = replace(client_pool.settings.work, epochs=1, steps=None, batch_size=long)
     model = _without_dropout(client_pool.settings.model)
     settings = replace(client_pool.settings, work=work, model=model)

@@ -112,7 +112,7 @@ class CudaRecorder:
     def _place(self) -> dict[str, Any]:
         return {"pool": torch.cuda.graph_pool_handle(), "stream": torch.cuda.Stream(self.device)}
 
-    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """A function that launches again what `function` launches; nothing is computed yet."""
         graph = torch.cuda.CUDAGraph()
         with (
@@ -182,7 +182,7 @@ class RecordedPhase:
             # a graph reads its batch where the trial had it
             _write(form.rows, rows)
             if form.replay is None:
-                form.replay = self.recorder.record(form.step)
+                form.replay = self.recorder.capture(form.step)
             form.replay()
 
     def _run(self, rows: Tree, idle: bool, first: bool) -> None:
@@ -211,15 +211,15 @@ class StepGraphs:
         refused = next(obstacles("recorded", method, settings.work), recorder.refused)
         return cls(stacked, recorder, refused)
 
-    def attempt(self, recorded: Callable[[], R], plain: Callable[[], R]) -> R:
-        """The result of `recorded` for stacked clients, or of `plain` where steps cannot be recorded."""
+    def attempt(self, recorded: Callable[[], R], unrecorded: Callable[[], R]) -> R:
+        """The result of `recorded` for stacked clients, or of `unrecorded` where steps cannot be recorded."""
         if self.refused is None:
             before = self.recorder.generator.get_state()
             try:
                 return recorded()
             except NotRecordable:
                 self.recorder.generator.set_state(before)
-        return plain()
+        return unrecorded()
 
     def refuse(self, error: Exception) -> None:
         """Record no more steps, and say so; memory that has run out is raised again, without what the graphs held."""
@@ -237,7 +237,7 @@ class StepGraphs:
     def trainers(self, task: ClientTask, messages: PartTrees = {}) -> TrainerFactory:  # noqa: B006
         """Makes trainers of a client's phases, or of stacked clients', whose own `messages` are not in the broadcast.
 
-        Where steps are not recorded these are the plain ones of one client.
+        Where steps are not recorded these are the ordinary ones of one client.
         """
         return stepwise(task) if self.refused else partial(GraphTrainer, self, task, messages)
 
@@ -308,8 +308,9 @@ class PureStep:
         make_trainer = partial(stepwise(task, self.stacked), self.work, phase=self.phase)
         step = make_trainer(params=own["params"], client_state=own["client_state"])
 
-        # one plain step; only whether it is the first may be known of its number
-        before = StepState(**{name: t for name, t in state.items() if name != "sums"})
+        # one unrecorded step; only whether it is the first may be known of its number
+        tensors = {name: t for name, t in state.items() if name != "sums"}
+        before = StepState(**tensors)
         batch = Batch(idle=idle, **rows)
         number: Any = 0 if first else StepAfterFirst()
         owned = not idle and not self.method.trained_parts
@@ -341,7 +342,7 @@ class GraphTrainer:
         self.size = task.size
         self.step = PureStep(task.method, task.settings, work, phase, lr, graphs.stacked)
         self.key = phase, work.lr, lr
-        self.plain = partial(
+        self.unrecorded = partial(
             stepwise(task), work, phase=phase, params=params, client_state=client_state
         )
         broadcast = task.broadcast
@@ -382,7 +383,7 @@ class GraphTrainer:
             if self.graphs.stacked:
                 raise NotRecordable(str(error)) from error
             generator.set_state(generator_before)
-            return self.plain().phase(before, batches)
+            return self.unrecorded().phase(before, batches)
 
         # the next phase overwrites the fixed memory; one copy of all is faster than a clone of each
         end = map_tensors(torch.empty_like, recorded.state)

@@ -5,7 +5,7 @@ from numba import njit
 
 from unalike.loops.simd import borrowed_array, next_piece, vector_width
 
-WIDTH = 4096
+BLOCK_COLUMNS = 4096
 """Columns of a block: those of twenty clients stay in a core's cache until they are read a second time."""
 
 ZERO = np.float32(0)
@@ -14,7 +14,7 @@ MATHS = {"reassoc", "contract", "nsz"}  # a NaN stays one
 
 def blocks(rows):
     """The number of blocks of a matrix."""
-    return -(-rows.shape[1] // WIDTH)
+    return -(-rows.shape[1] // BLOCK_COLUMNS)
 
 
 @njit(fastmath=MATHS, inline="always")
@@ -43,8 +43,8 @@ def weighted_sum(rows, weights, total, turns):
     """total = sum_k weights_k rows_k. Threads call this function at once and take the blocks by the counter `turns` [1]."""
     vector_width()
     rows, total, block = borrowed_array(rows), borrowed_array(total), next_piece(turns)
-    while block * WIDTH < len(total):
-        start, stop = block * WIDTH, min((block + 1) * WIDTH, len(total))
+    while block * BLOCK_COLUMNS < len(total):
+        start, stop = block * BLOCK_COLUMNS, min((block + 1) * BLOCK_COLUMNS, len(total))
         add_up(rows, weights, start, stop, total[start:stop])
         block = next_piece(turns)
 
@@ -74,13 +74,13 @@ def moments(rows, weights, mean, sd, extremes, turns):
     Threads call it at once, as `weighted_sum`.
     """
     vector_width()
-    kept, last = np.empty((3, WIDTH), np.float32), len(rows) - 1
+    kept, last = np.empty((3, BLOCK_COLUMNS), np.float32), len(rows) - 1
     rows = borrowed_array(rows)
     mean = borrowed_array(mean)
     sd = borrowed_array(sd)
     block = next_piece(turns)
     while block < len(extremes):
-        start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
+        start, stop = block * BLOCK_COLUMNS, min((block + 1) * BLOCK_COLUMNS, rows.shape[1])
         centre, squares, least, most, near = (
             mean[start:stop],
             sd[start:stop],
@@ -123,10 +123,13 @@ def sum_and_spread(rows, weights, total, apart, turns):
     Threads call it at once, as `weighted_sum`.
     """
     vector_width()
-    centre, even = np.empty(WIDTH, np.float32), np.full(len(rows), 1 / len(rows), np.float32)
+    centre, even = (
+        np.empty(BLOCK_COLUMNS, np.float32),
+        np.full(len(rows), 1 / len(rows), np.float32),
+    )
     rows, total, block = borrowed_array(rows), borrowed_array(total), next_piece(turns)
     while block < len(apart):
-        start, stop = block * WIDTH, min((block + 1) * WIDTH, rows.shape[1])
+        start, stop = block * BLOCK_COLUMNS, min((block + 1) * BLOCK_COLUMNS, rows.shape[1])
         mean = centre[: stop - start]
         add_up(rows, weights, start, stop, total[start:stop])
         add_up(rows, even, start, stop, mean)

@@ -68,7 +68,7 @@ from unalike.loops.simd import (
     vector_width,
 )
 
-LINE = 16
+CACHE_LINE_FLOATS = 16
 """Floats of a cache line."""
 
 HELD, SWAPPED, ROW, PIXEL, SAMPLE = range(5)
@@ -229,7 +229,7 @@ def gather(x, index, h):
 def fetch_ahead(x, index):
     """Ask for the rows `index` of x, which the next step gathers; they arrive while this step computes."""
     for at in index:
-        for i in range(0, x.shape[1], LINE):
+        for i in range(0, x.shape[1], CACHE_LINE_FLOATS):
             prefetch(x, at * x.shape[1] + i)
 
 
@@ -364,8 +364,10 @@ def workspace(layers, floats, most, pulled, inner):
         sample,
     ]
     begin = np.array(parts).cumsum()
-    owned = np.zeros(begin[-1] + 2 * (depth + 1) * tile + LINE, np.float32)
-    space = borrowed_array(owned)[-(owned.ctypes.data // 4) % LINE :]  # begins with a cache line
+    owned = np.zeros(begin[-1] + 2 * (depth + 1) * tile + CACHE_LINE_FLOATS, np.float32)
+    space = borrowed_array(owned)[
+        -(owned.ctypes.data // 4) % CACHE_LINE_FLOATS :
+    ]  # begins with a cache line
     weights, momenta, pull = (
         space[:held],
         space[held : 2 * held],
@@ -387,7 +389,7 @@ def workspace(layers, floats, most, pulled, inner):
 
 
 @njit(SIGNATURE, fastmath=MATHS, nogil=True, cache=True)
-def train(start, data, model, step, results, turns):
+def train(start, data, model, step, results, turns):  # noqa: C901  (one compiled loop for all kinds of training)
     """Train clients from the rows `start` [1 or K, P], one piece of `results.bounds` after the other, until none is left.
 
     Threads call this function at once and take the pieces by the counter `turns` [1]. Each client is written by one thread.

@@ -18,9 +18,9 @@ from unalike.loops.simd import (
     floor,
     horizontal_max,
     horizontal_sum,
+    lanes_up_to,
     larger,
     load,
-    load_up_to,
     power,
     smaller,
     store,
@@ -189,7 +189,7 @@ def softmax(z, r, classes, share, d):
     """d = share softmax(z) of the five samples from `r` on. Returns their largest logits, and their sums of e^(z - largest)."""
     a0 = a1 = a2 = a3 = a4 = fill(-HIGH)
     for c in range(0, classes, LANES):
-        off = (load_up_to(classes - c) - ONE) * HIGH
+        off = (lanes_up_to(classes - c) - ONE) * HIGH
         a0 = larger(a0, load(z, r, c) + off)
         a1 = larger(a1, load(z, r + 1, c) + off)
         a2 = larger(a2, load(z, r + 2, c) + off)
@@ -198,7 +198,7 @@ def softmax(z, r, classes, share, d):
     t = horizontal_max((a0, a1, a2, a3, a4))
     s0 = s1 = s2 = s3 = s4 = fill(ZERO)
     for c in range(0, classes, LANES):
-        own = load_up_to(classes - c)
+        own = lanes_up_to(classes - c)
         s0 = s0 + exponentials(z, r, c, t[0], own, d)
         s1 = s1 + exponentials(z, r + 1, c, t[1], own, d)
         s2 = s2 + exponentials(z, r + 2, c, t[2], own, d)

@@ -218,7 +218,7 @@ def first(typing, number):
 
 
 @intrinsic
-def load_up_to(typing, count):
+def lanes_up_to(typing, count):
     """1 in the first `count` lanes, 0 in the others."""
 
     def make(context, builder, signature, arguments):
@@ -302,19 +302,23 @@ def _joined(builder, vectors, join):
 
     A mask lists, for each lane of the result, a lane of the first vector (0 to LANES - 1) or of the second (LANES + ...).
     """
-    half, found, lanes = LANES // 2, [*vectors], [0]
+    half = LANES // 2
+    halved = [*vectors]
+    lanes = [0]
     while half:
         first = [i % (2 * half) < half for i in range(LANES)]
         kept = _words(i if mine else LANES + i for i, mine in enumerate(first))
         crossed = _words(i + half if mine else LANES + i - half for i, mine in enumerate(first))
-        pairs = [(a, b) for a, b in zip_longest(found[::2], found[1::2])]
-        halves = [
-            [builder.shuffle_vector(a, b or a, mask) for mask in (kept, crossed)] for a, b in pairs
-        ]
-        found = [join(builder, *both) for both in halves]
-        lanes = [lane + half * second for second in (0, 1) for lane in lanes]
+        joined = []
+        for a, b in zip_longest(halved[::2], halved[1::2]):
+            b = b or a
+            of_kept = builder.shuffle_vector(a, b, kept)
+            of_crossed = builder.shuffle_vector(a, b, crossed)
+            joined.append(join(builder, of_kept, of_crossed))
+        halved = joined
+        lanes = [*lanes, *[lane + half for lane in lanes]]
         half //= 2
-    return found[0], lanes
+    return halved[0], lanes
 
 
 def _operation(build):
@@ -325,10 +329,10 @@ def _operation(build):
         kinds = [kind if kind == VECTOR else types.float32 for kind in (a, b)]
 
         def make(context, builder, signature, arguments):
-            return build(
-                builder,
-                *(v if k == VECTOR else _everywhere(builder, v) for v, k in zip(arguments, kinds)),
-            )
+            vectors = []
+            for value, kind in zip(arguments, kinds):
+                vectors.append(value if kind == VECTOR else _everywhere(builder, value))
+            return build(builder, *vectors)
 
         return VECTOR(*kinds), make
 

@@ -22,6 +22,7 @@ class Attack(CohortStep):
     """
 
     has_own_name: ClassVar[bool] = True
+    simulated_only: ClassVar[str] = "an attack on a run with malicious clients"
     share: float
 
     @property

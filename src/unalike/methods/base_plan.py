@@ -2,8 +2,6 @@
 
 from typing import ClassVar
 
-from unalike.methods.privacy import Privacy
-
 
 class Plan:
     """A method or a plan of several stages. It declares what a plan can do and needs, with the answers that fit most plans."""
@@ -18,6 +16,6 @@ class Plan:
     """Whether it ends with a model for each group of clients, and with none for all."""
 
     @property
-    def privacy(self) -> Privacy | None:
-        """The part that makes what it releases differentially private. Default: None, there is none."""
-        return None
+    def why_no_trials(self) -> str:
+        """The reason why its hyperparameters may not be chosen by validation samples of the clients. Default: empty, they may."""
+        return ""

@@ -155,6 +155,11 @@ class Method(Plan):
         """The part that makes what it releases differentially private."""
         return _first(self.role(Privacy))
 
+    @property
+    def protects(self) -> str:
+        """The meaning of its epsilon in words; empty where it has none."""
+        return "" if self.privacy is None else self.privacy.protects
+
     @cached_property
     def hides_client_numbers(self) -> bool:
         """Whether clients send no numbers that privacy does not account for, such as losses."""
@@ -171,14 +176,38 @@ class Method(Plan):
         return any(p.acts_without_clients for p in self.parts)
 
     @cached_property
+    def releases_once(self) -> bool:
+        """Whether a client may send one update of a round only."""
+        return any(p.releases_once for p in self.parts)
+
+    @cached_property
+    def why_no_trials(self) -> str:
+        """The reason of the first part that has one why hyperparameters may not be chosen by validation samples of the clients."""
+        return next((p.why_no_trials for p in self.parts if p.why_no_trials), "")
+
+    @property
+    def federation_notes(self) -> list[str]:
+        """The notes of its parts on a run over a network."""
+        return [p.federation_note for p in self.parts if p.federation_note]
+
+    @property
+    def advice_if_diverged(self) -> list[str]:
+        """The advice of its parts where training diverges."""
+        return [p.advice_if_diverged for p in self.parts if p.advice_if_diverged]
+
+    def least_cohort(self, settings: StageSettings) -> int:
+        """The fewest updates that make a round over a network."""
+        return max(p.least_cohort(settings) for p in self.parts)
+
+    @cached_property
     def local_gradient(self) -> LocalGradient | None:
         """The part with a rule of its own for the gradients of local steps; None: they are ordinary ones."""
         return _first(self.role(LocalGradient))
 
     @cached_property
-    def draws_poisson_batches(self) -> bool:
-        """Whether each sample is drawn into a local batch by itself."""
-        return self.local_gradient is not None and self.local_gradient.draws_poisson_batches
+    def draws_own_batches(self) -> bool:
+        """Whether a part draws the local batches itself; some may then be empty."""
+        return self.local_gradient is not None and self.local_gradient.draws_own_batches
 
     @cached_property
     def conditioners(self) -> tuple[Conditioner, ...]:
@@ -345,6 +374,14 @@ class Method(Plan):
                 f"{' and '.join(needy)}: found no samples on the server to learn from; "
                 "pass proxy=(x, y), a few samples of no client's (on the command line --proxy 0.02)"
             )
+
+    def check_real(self) -> None:
+        """Raise `UnalikeError` if a part acts out what only a simulation carries out."""
+        for p in self.parts:
+            if p.simulated_only:
+                raise UnalikeError(
+                    f"{p.name} is {p.simulated_only}, which only a simulation carries out; use ua.run"
+                )
 
     def check_loss(self, work: Work) -> None:
         """Raise `UnalikeError` for a loss that the method would not minimize."""

@@ -11,6 +11,7 @@ A round calls the hooks in this order:
 """
 
 import dataclasses
+import math
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 from torch import Tensor
@@ -173,11 +174,37 @@ class Part:
     """Clients send no number that the part does not account for, such as the training loss."""
     acts_without_clients: ClassVar[bool] = False
     """The server half also acts in a round in which no client takes part, on an update of zeros."""
+    releases_once: ClassVar[bool] = False
+    """A client may send one update of a round only: a second one would tell more of its samples."""
+    simulated_only: ClassVar[str] = ""
+    """What the part acts out that no real federation carries out, in words such as "an attack"; empty if there is nothing."""
+    why_no_trials: ClassVar[str] = ""
+    """The reason why hyperparameters may not be chosen by validation samples of the clients; empty if they may."""
+    federation_note: ClassVar[str] = ""
+    """A note of a run over a network; empty if there is none."""
+    advice_if_diverged: ClassVar[str] = ""
+    """The part's own advice where training with it diverges; empty if it has none."""
 
     @property
     def hides_participants(self) -> bool:
         """Whether nobody may know who takes part in a round: server steps with needs = "sums" then see no client's numbers."""
         return False
+
+    def least_cohort(self, settings: StageSettings) -> int:
+        """The fewest updates that make a round over a network. Default: 1.
+
+        Args:
+            settings: Settings of the stage.
+        """
+        return 1
+
+    def largest_update(self, server_state: Tree) -> float:
+        """The largest norm that an update can have once a client has bounded it; a server refuses others. Default: infinite.
+
+        Args:
+            server_state: The part's server state when the client was asked.
+        """
+        return math.inf
 
     @property
     def special_group(self) -> Group | None:

@@ -16,6 +16,7 @@ from unalike.core.types import Tree
 from unalike.core.views import PartLookup, StageSettings
 from unalike.core.work import Work
 from unalike.methods.part import Part
+from unalike.metrics.failures import LESS_NOISE
 
 
 @validated
@@ -31,6 +32,15 @@ class Privacy(Part):
 
     hides_client_numbers: ClassVar[bool] = True
     acts_without_clients: ClassVar[bool] = True
+    releases_once: ClassVar[bool] = True
+    why_no_trials: ClassVar[str] = (
+        "trials are chosen by the clients' validation samples, which epsilon does not cover; tune the method without its privacy "
+        "on public data, and give the values that were found"
+    )
+    federation_note: ClassVar[str] = (
+        "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's test samples"
+    )
+    advice_if_diverged: ClassVar[str] = LESS_NOISE
 
     unit: ClassVar[str]
     """One of those who are protected: a client, or a sample."""
@@ -82,22 +92,6 @@ class Privacy(Part):
             buffers: Handling of its buffers.
         """
         raise NotImplementedError
-
-    def least_cohort(self, settings: StageSettings) -> int:
-        """The fewest updates that make a round, because the noise of their sum is shared out among so many. Default: 1.
-
-        Args:
-            settings: Settings of the stage.
-        """
-        return 1
-
-    def largest_update(self, server_state: Tree) -> float:
-        """The largest norm that an update can have once a client has bounded it. Default: infinite.
-
-        Args:
-            server_state: The part's server state when the client was asked.
-        """
-        return math.inf
 
     def multipliers(self, settings: StageSettings) -> Tensor:
         """The noise multiplier, or of a budget that of each kind; NaN where no rounds share the budget, as in `ua.wire`."""

@@ -71,8 +71,8 @@ class LocalGradient(Part):
     """The gradient of local steps, found by a rule of the part's own (DP-SGD); a method has at most one."""
 
     @property
-    def draws_poisson_batches(self) -> bool:
-        """Whether each sample is drawn into a batch by itself (`draw_batches`), so that batches may be empty. Default: no."""
+    def draws_own_batches(self) -> bool:
+        """Whether the part draws the batches of a phase itself (`draw_batches`); some may then be empty. Default: no."""
         return False
 
     @abstractmethod
@@ -91,7 +91,7 @@ class LocalGradient(Part):
     def draw_batches(
         self, work: Work, rows: np.ndarray, rng: np.random.Generator, settings: StageSettings
     ) -> Batches:
-        """The batches of a client in a phase, for a part with `draws_poisson_batches`. Default: each sample by itself.
+        """The batches of a client in a phase, for a part with `draws_own_batches`. Default: each sample by itself.
 
         Args:
             work: Work of the phase.

@@ -35,7 +35,7 @@ RunMetrics = Mapping[str, Metric]
 """Column -> metric, for the metrics that a run computes besides those of its task."""
 CountFormula = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """Counts [K, C] of the samples, the predictions and the correct predictions of each class -> the metric of each client [K]."""
-USUAL = ("loss", "accuracy", "macro_f1", "rmse")
+LEADING_METRICS = ("loss", "accuracy", "macro_f1", "rmse")
 """Metrics that come first among the columns."""
 MAX_COUNTS_AT_ONCE = 2**22
 """Most counts by client and class that are held at a time, to bound memory."""
@@ -242,7 +242,7 @@ def metric_names(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple
 def leading_columns(metrics: Mapping[str, float]) -> Metrics:
     """The metrics that are the first columns of a table: those that were chosen, and then the usual ones."""
     chosen = takewhile(lambda name: name != "loss", metrics)
-    return {name: metrics[name] for name in (*chosen, *USUAL) if name in metrics}
+    return {name: metrics[name] for name in (*chosen, *LEADING_METRICS) if name in metrics}
 
 
 BUILT_IN = frozenset(name for metrics in (*METRICS.values(), AREAS) for name in metrics)

@@ -59,7 +59,8 @@ class Scores:
 
     @classmethod
     def of_tensors(cls, tensors: Tree) -> Scores:
-        return cls(**{name: tensor.numpy() for name, tensor in tensors.items()})
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return cls(**arrays)
 
     @classmethod
     def join(cls, scores: Sequence[Scores]) -> Scores:

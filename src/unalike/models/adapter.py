@@ -43,11 +43,12 @@ class Logits(nn.Module):
         self.mask = mask
 
     def forward(self, x: Tensor) -> Tensor:
-        masks = {} if self.mask is None else {self.mask: (x != 0).long()}
+        named = {} if self.mask is None else {self.mask: (x != 0).long()}
         if self.input is None:
-            result = self.module(x, **masks)
+            result = self.module(x, **named)
         else:
-            result = self.module(**{self.input: x}, **masks)
+            named[self.input] = x
+            result = self.module(**named)
         logits = _entry(result, self.output)
         if not isinstance(logits, Tensor):
             raise UnalikeError(

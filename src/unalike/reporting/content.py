@@ -14,7 +14,8 @@ from unalike.reporting.decision import Decision, decide
 from unalike.reporting.failed_training import nothing_learned, trivially_personal
 from unalike.statistics.client_scores import MEAN, POOLED, client_scores, scored_across
 from unalike.statistics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
-from unalike.statistics.sampling import (
+from unalike.statistics.scores import in_order
+from unalike.statistics.seed_draws import (
     DIVISIONS,
     OWNERS,
     PARTITIONS,
@@ -24,7 +25,6 @@ from unalike.statistics.sampling import (
     UNKNOWN,
     SharedDetails,
 )
-from unalike.statistics.scores import in_order
 from unalike.statistics.summary import scores_by_seed, summary
 from unalike.statistics.verdicts import Rules
 

@@ -12,7 +12,7 @@ from unalike.metrics.columns import Columns
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.statistics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
-from unalike.statistics.sampling import Draws, draws_of, sampling_variances
+from unalike.statistics.seed_draws import Draws, draws_of, sampling_variances
 from unalike.statistics.summary import scores_by_seed
 from unalike.statistics.verdicts import (
     BETTER,
@@ -27,6 +27,8 @@ from unalike.statistics.verdicts import (
 
 FEW_SEEDS = 3
 """With so few seeds, nobody knows yet that no number of seeds settles a decision."""
+MAX_CHEAPER_SHARE = 0.95
+"""A method with so much of the best one's bytes, or more, is not called cheaper."""
 MAX_NAMED_LOSERS = 3
 """Most clients that a decision names."""
 
@@ -425,11 +427,15 @@ def _rivals(
 
 def _cheaper(scored: pd.DataFrame, best: str, rivals: Mapping[str, str]) -> dict[str, float]:
     """The methods that are practically equal to the best, or repeat it, and send fewer bytes -> their share of its bytes."""
-    traffic = scored["mb_down"] + scored["mb_up"]
     equal = [name for name, word in rivals.items() if word == EQUAL]
     equal += [str(name) for name, role in scored["role"].items() if role == repeats(best)]
-    shares = {name: _divided(traffic[name], traffic[best]) for name in equal}
-    return {name: share for name, share in shares.items() if share < 0.95}
+    traffic = scored["mb_down"] + scored["mb_up"]
+    cheaper = {}
+    for name in equal:
+        share = _divided(traffic[name], traffic[best])
+        if share < MAX_CHEAPER_SHARE:
+            cheaper[name] = share
+    return cheaper
 
 
 def _open(

@@ -13,8 +13,8 @@ from unalike.statistics.client_scores import MEAN
 from unalike.statistics.costs import totals
 from unalike.statistics.inference import MIN_EXACT_SEEDS, least_exact_p
 from unalike.statistics.moderated_t import ALPHA
-from unalike.statistics.sampling import POOLED_SCORE
 from unalike.statistics.scores import still_rising
+from unalike.statistics.seed_draws import POOLED_SCORE
 from unalike.statistics.verdicts import BASELINE, BETTER, CANDIDATE, EQUAL, UNDECIDED, WORSE
 
 MAX_NAMED_METHODS = 3
@@ -67,7 +67,7 @@ def findings(content: ReportContent) -> Findings:
         *_untuned(content),
     ]
     limits = [
-        *privacy(content),
+        *epsilons(content),
         *_chance_level(content),
         *_limits(content, others),
         *_uneven(content, rows(scores)),
@@ -242,7 +242,7 @@ def _untuned(content: ReportContent) -> list[str]:
     ]
 
 
-def privacy(content: ReportContent) -> list[str]:
+def epsilons(content: ReportContent) -> list[str]:
     """The epsilon of each private method, and whom it protects."""
     spent = totals(content.rounds).get("epsilon", pd.Series(dtype=float))
     return [

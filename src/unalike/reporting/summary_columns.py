@@ -22,7 +22,7 @@ from unalike.reporting.table import (
 from unalike.statistics.moderated_t import ALPHA
 from unalike.statistics.verdicts import CANDIDATE
 
-SHOWN = (
+SHOWN_COLUMNS = (
     "method",
     "model",
     "verdict",
@@ -136,7 +136,7 @@ def model_column(content: ReportContent) -> TableColumn:
 
 
 def summary_tables(content: ReportContent) -> list[Table]:
-    """One table for each protocol: the columns of `SHOWN`, under a caption that names the models if there are several tables."""
+    """One table for each protocol, of `SHOWN_COLUMNS`, under a caption that names the models if there are several tables."""
     columns = summary_columns(content.metric, content.baseline) | {"model": model_column(content)}
     protocols = content.protocols_with_tables
     tables = []
@@ -145,6 +145,6 @@ def summary_tables(content: ReportContent) -> list[Table]:
         if scored.empty:
             continue
         caption = wording.capital(MODELS[protocol]) if len(protocols) > 1 else ""
-        shown = [columns[name] for name in SHOWN if name != "epsilon" or name in scored]
+        shown = [columns[name] for name in SHOWN_COLUMNS if name != "epsilon" or name in scored]
         tables.append(Table.of(caption, shown, rows(scored)))
     return tables

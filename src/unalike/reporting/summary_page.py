@@ -9,7 +9,7 @@ import pandas as pd
 from unalike.reporting import wording
 from unalike.reporting.client_tables import difference_to
 from unalike.reporting.content import ReportContent
-from unalike.reporting.findings import findings, privacy
+from unalike.reporting.findings import epsilons, findings
 from unalike.reporting.html import fill
 from unalike.reporting.table import Table, interval, number, rows, words
 from unalike.statistics.client_scores import MEAN, POOLED
@@ -125,7 +125,7 @@ def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
                 f"Fewer than {MIN_SAMPLES_OF_CLASS} test samples of one outcome, so that nothing is certain: "
                 f"{wording.few(few, 'client')}."
             )
-    sentences += privacy(content)
+    sentences += epsilons(content)
     warnings = [*content.warnings, *findings(content).cautions]
     sentences += [wording.short(text, MAX_WARNING_LETTERS) for text in warnings[:MOST_RISKS]]
     # holds of every comparison, and stands last for that

@@ -75,12 +75,18 @@ class Table:
     @property
     def texts(self) -> list[list[str]]:
         """The texts of the cells, row by row."""
-        return [[cell.text for cell in row] for row in self.rows]
+        texts = []
+        for row in self.rows:
+            texts.append([cell.text for cell in row])
+        return texts
 
     @property
     def numeric(self) -> list[bool]:
         """Whether each column holds numbers."""
-        return [any(row[i].numeric for row in self.rows) for i in range(len(self.columns))]
+        numeric = []
+        for place in range(len(self.columns)):
+            numeric.append(any(row[place].numeric for row in self.rows))
+        return numeric
 
     @property
     def words(self) -> int:

@@ -12,7 +12,8 @@ from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike.core.losses import LossFunction
-from unalike.core.options import SimulationOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import SimulationOptions
 from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.methods.notes import notes_about

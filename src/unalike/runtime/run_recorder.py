@@ -436,9 +436,10 @@ class RunRecorder:
         """Suggest fewer evaluations, once, where they take longer than training."""
         if self.run_config.options.evaluate_every != 1:
             return
-        training, evaluation = (
-            sum(row.get(name, math.nan) for row in self.history.rows) for name in TIMES
-        )
+        totals = []
+        for name in TIMES:
+            totals.append(sum(row.get(name, math.nan) for row in self.history.rows))
+        training, evaluation = totals
         if evaluation > max(training, NOTABLE_EVALUATION_SECONDS):
             self.log.note(
                 "evaluation takes longer than training: evaluate_every=5 (--evaluate-every 5) evaluates every fifth round alone"

@@ -137,7 +137,8 @@ def _scores_by_method(
         if not table.notna().any(axis=None):
             continue
         of_all = pooled.get(str(method), pd.Series(dtype=float)).reindex(table.index)
-        by_method[str(method)] = table.assign(**{MEAN: table.mean(axis=1), POOLED: of_all})
+        overall = {MEAN: table.mean(axis=1), POOLED: of_all}
+        by_method[str(method)] = table.assign(**overall)
     return by_method
 
 

@@ -128,7 +128,8 @@ def tradeoff(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 def on_front(table: pd.DataFrame, x: str, y: str, metric: Metric) -> pd.Series:
     """The rows on the Pareto front of two columns: no other row is at least as good in both and better in one."""
-    signed = table.assign(**{name: metric.sign * table[name] for name in GOODS})
+    goods = {name: metric.sign * table[name] for name in GOODS}
+    signed = table.assign(**goods)
     scores = [name for name in (x, y) if name in GOODS]
     costs = [name for name in (x, y) if name not in GOODS]
     return pareto_front(signed, more=scores, less=costs)

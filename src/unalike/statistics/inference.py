@@ -20,12 +20,12 @@ from scipy import stats
 
 from unalike.statistics.moderated_t import ALPHA, holm, moderated_t, residuals
 
-DRAWS = 9999
+RANDOM_DRAWS = 9999
 """Number of random draws (bootstrap, sign patterns, posterior)."""
 DRAW_SEED = 0
 """Their fixed seed: equal input gives equal output."""
 MAX_EXACT_SEEDS = 12
-"""Most seeds for which all 2^n sign patterns are enumerated; beyond, `DRAWS` of them are drawn."""
+"""Most seeds for which all 2^n sign patterns are enumerated; beyond, `RANDOM_DRAWS` of them are drawn."""
 
 ROUNDING = 1e-6
 """Relative rounding error of a score: losses, and so an RMSE, are float32, and executors sum them in different orders."""
@@ -114,10 +114,10 @@ def sign_flip_p(d: pd.DataFrame) -> list[float]:
 
 
 def _sign_patterns(n: int) -> np.ndarray:
-    """All sign patterns of n seeds [2^n, n], or `DRAWS` random ones; the first is that without a flip."""
+    """All sign patterns of n seeds [2^n, n], or `RANDOM_DRAWS` random ones; the first is that without a flip."""
     if n <= MAX_EXACT_SEEDS:
         return np.array(list(product((1.0, -1.0), repeat=n)))
-    flips = np.random.default_rng(DRAW_SEED).choice((1.0, -1.0), (DRAWS, n))
+    flips = np.random.default_rng(DRAW_SEED).choice((1.0, -1.0), (RANDOM_DRAWS, n))
     return np.vstack([np.ones(n), flips])
 
 
@@ -130,14 +130,14 @@ MIN_EXACT_SEEDS = math.ceil(1 + math.log2(1 / ALPHA))
 """The least number of seeds with which the sign-flip test can reach 5 %, whatever the number of methods: 6."""
 
 
-SPREADS = np.geomspace(0.05, 20.0, 24)
+PRIOR_SPREADS = np.geomspace(0.05, 20.0, 24)
 """Spreads of true means, in standard errors, that a posterior sums over."""
-STRETCHES = 6
+ERROR_QUANTILES = 6
 """Number of quantiles of the errors' uncertainty that a posterior sums over."""
 
 
 def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.DataFrame:
-    """Draws of the true mean differences, [`DRAWS`, methods]; `tests` is the `family_tests` of `d`.
+    """Draws of the true mean differences, [`RANDOM_DRAWS`, methods]; `tests` is the `family_tests` of `d`.
 
     `sign` is -1 where lower is better: a metric and its mirror image have mirrored draws.
 
@@ -155,7 +155,7 @@ def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.D
     mean = rows["difference"].to_numpy(float)
     error = rows["error"].fillna(0.0).to_numpy(float)
     if not error.any():
-        return pd.DataFrame(np.broadcast_to(mean, (DRAWS, k)), columns=rows.index)
+        return pd.DataFrame(np.broadcast_to(mean, (RANDOM_DRAWS, k)), columns=rows.index)
 
     # correlations of the errors, shrunk towards those of independent methods beside a common baseline
     unit = residuals(d[rows.index].to_numpy(float))
@@ -165,9 +165,9 @@ def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.D
 
     # the grid [spreads, stretches] of what is unknown: the covariance of true means, and that of measured ones
     df = np.nanmin(rows["df"].fillna(np.inf))
-    quantiles = (np.arange(STRETCHES) + 0.5) / STRETCHES
+    quantiles = (np.arange(ERROR_QUANTILES) + 0.5) / ERROR_QUANTILES
     stretch = df / stats.chi2.ppf(quantiles, df) if np.isfinite(df) else np.ones(1)
-    true = SPREADS[:, None, None] ** 2 * (np.eye(k) + 1)
+    true = PRIOR_SPREADS[:, None, None] ** 2 * (np.eye(k) + 1)
     measured = stretch[:, None, None, None] * correlations + true
 
     # the weight of each cell of the grid: how well it explains the differences, times its prior
@@ -175,9 +175,9 @@ def posterior_means(d: pd.DataFrame, tests: pd.DataFrame, sign: int = 1) -> pd.D
     inverse = np.linalg.inv(measured)
     log_determinant = np.linalg.slogdet(measured)[1]
     fit = -0.5 * np.einsum("i,...ij,j->...", z, inverse, z) - 0.5 * log_determinant
-    weight = np.exp(fit - fit.max()) * SPREADS / (1 + SPREADS**2)
+    weight = np.exp(fit - fit.max()) * PRIOR_SPREADS / (1 + PRIOR_SPREADS**2)
     shares = (weight / weight.sum()).ravel()
-    counts = rng.multinomial(DRAWS, shares).reshape(weight.shape)
+    counts = rng.multinomial(RANDOM_DRAWS, shares).reshape(weight.shape)
 
     # within a cell the true means are normal, given the measured ones
     gain = true @ inverse
@@ -281,7 +281,7 @@ def bootstrap(d: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """
     if len(d) < 2 or not np.isfinite(d).all():
         return math.nan, math.nan
-    resamples = np.random.default_rng(DRAW_SEED).integers(0, len(d), (DRAWS, len(d)))
+    resamples = np.random.default_rng(DRAW_SEED).integers(0, len(d), (RANDOM_DRAWS, len(d)))
     means = np.asarray(d)[resamples].mean(1)
     low, high = np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2])
     return float(low), float(high)

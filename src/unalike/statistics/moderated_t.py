@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import special, stats
 
 ALPHA = 0.05
+"""The level of tests, and one less the coverage of intervals, unless another one is given."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from unalike.statistics.inference import (
     posterior_means,
     probability_best,
 )
-from unalike.statistics.sampling import Draws, draws_of, sampling_variances
 from unalike.statistics.scores import in_order, require_method, tail_mean, worst_decile
+from unalike.statistics.seed_draws import Draws, draws_of, sampling_variances
 from unalike.statistics.verdicts import CANDIDATE, Rules, roles, verdicts
 
 ONLY_TESTED = TESTED[-3:]

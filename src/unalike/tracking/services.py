@@ -43,7 +43,8 @@ class MLflow:
             self._client.update_run(self._id, status="RUNNING")
             for name in self._client.get_run(self._id).data.metrics:
                 history = self._client.get_metric_history(self._id, name)
-                self._last = max(self._last, *(metric.step for metric in history))
+                for metric in history:
+                    self._last = max(self._last, metric.step)
             return self._id
 
         experiment = self._client.get_experiment_by_name(self.experiment)

@@ -262,10 +262,7 @@ def _method(spec: object) -> Method:
     method = plan(spec)
     if not isinstance(method, Method):
         raise UnalikeError(f"{method!r} has stages of its own and no single round; use ua.run")
-    if method.attack is not None:
-        raise UnalikeError(
-            f"{method.attack.name} is an attack on a run with malicious clients; use ua.run"
-        )
+    method.check_real()
     return method
 
 
@@ -393,14 +390,15 @@ def _client_updates(
     for name, w in before.params.items():
         if settings.model.trainable(name):  # frozen parameters are never sent
             update[name] = torch.stack([params[name] - w for params in trained])
+    buffers = {}
+    for name in before.buffers:
+        buffers[name] = torch.stack([params[name] for params in trained])
     shared = _stacked([message.shared for message in messages or []])
     for name, fact in (facts or {}).items():
         shared[name] = {"counts": torch.as_tensor(fact)}
     return ClientUpdate(
         update=update,
-        buffers={
-            name: torch.stack([params[name] for params in trained]) for name in before.buffers
-        },
+        buffers=buffers,
         messages=_stacked([message.messages for message in messages or []]),
         size=number(num_examples, "size"),
         steps=steps_made,
@@ -414,4 +412,7 @@ def _stacked(part_trees: list[PartTrees]) -> PartTrees:
     """The trees of clients along a leading [K], by part."""
     if not part_trees:
         return {}
-    return {name: tree.stack([trees[name] for trees in part_trees]) for name in part_trees[0]}
+    stacked = {}
+    for name in part_trees[0]:
+        stacked[name] = tree.stack([trees[name] for trees in part_trees])
+    return stacked

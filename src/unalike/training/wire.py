@@ -90,7 +90,7 @@ def wire(
         size=torch.ones(()),
         begun=model.params,
     )
-    params = tree.only(model.params, task.sent)
+    params = tree.only(model.params, task.sent_names)
     buffers = tree.only(model.buffers, method.shared_names(model.buffers, model))
 
     items = [Item("down", "parameters", tree.nbytes(params))]

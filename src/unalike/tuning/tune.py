@@ -160,14 +160,10 @@ class TuneRequest(TuningOptions, RoundOptions):
     def __post_init__(self) -> None:
         require_optuna()
         _ = self.goal  # refuses an unknown objective
-        private = [label for label, method in self.methods.items() if plan_of(method).privacy]
-        if private:
-            raise UnalikeError(
-                f"{', '.join(private)}: trials are chosen by the clients' "
-                "validation samples, which epsilon does not cover; tune the method "
-                "without its privacy on public data, and give the values that were "
-                "found"
-            )
+        for label, method in self.methods.items():
+            reason = plan_of(method).why_no_trials
+            if reason:
+                raise UnalikeError(f"{label}: {reason}")
         check_whole(1, trials=self.trials, rounds=self.rounds, seeds=self.seeds, jobs=self.jobs)
         check_whole(0, seed=self.seed)
         if self.budget_seconds is not None and not self.budget_seconds > 0:

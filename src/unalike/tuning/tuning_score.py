@@ -111,7 +111,8 @@ class TuningScore:
             scores = self.of_runs(comparison.rounds, comparison.clients, comparison.columns)
             by_run = comparison.rounds.groupby(["method", "seed"], sort=False)
             costs = by_run[["seconds", "bytes_down", "bytes_up"]].sum()
-            table = costs.assign(**{column: scores}, round=1)
+            score = {column: scores}
+            table = costs.assign(**score, round=1)
             table = table.dropna(subset=[column]).reset_index()
         else:
             column_of_method = {}
@@ -120,7 +121,8 @@ class TuningScore:
             table = _in_one_column(comparison.rounds, column, column_of_method)
             if comparison.resampled is not None:
                 resampled = _in_one_column(comparison.resampled, column, column_of_method)
-        clients = comparison.clients[["method", "seed", "client"]].assign(**{column: math.nan})
+        clients = comparison.clients[["method", "seed", "client"]].copy()
+        clients[column] = math.nan
         judged = summary(table, clients, columns, content.rules, resampled)
         return decide(table, judged, columns, content.rules, content.unprefixed_protocol, resampled)
 
@@ -150,7 +152,9 @@ def _in_one_column(
     for method, rows in table.groupby("method"):
         name = column_of_method[str(method)]
         scores.append(rows[name] if name in rows else rows["seed"] * math.nan)
-    return table.assign(**{column: pd.concat(scores)})
+    joined = table.copy()
+    joined[column] = pd.concat(scores)
+    return joined
 
 
 def _split_prefix(prefix: str, text: str) -> tuple[bool, str]:

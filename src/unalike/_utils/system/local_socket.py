@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LENGTH = struct.Struct(">Q")
+LENGTH_FORMAT = struct.Struct(">Q")
 PIECE_BYTES = 1 << 20
 """Bytes that are read at a time."""
 SILENCE_SECONDS = 30.0
@@ -76,14 +76,14 @@ def _answer(client: socket.socket, handle: Callable[[bytes], bytes], limit: int)
 
 
 def _send(client: socket.socket, message: bytes) -> None:
-    client.sendall(LENGTH.pack(len(message)))
+    client.sendall(LENGTH_FORMAT.pack(len(message)))
     # the other side may already have closed the connection after the length of an empty one
     if message:
         client.sendall(message)
 
 
 def _receive(client: socket.socket, limit: int) -> bytes:
-    (length,) = LENGTH.unpack(_exactly(client, LENGTH.size))
+    (length,) = LENGTH_FORMAT.unpack(_exactly(client, LENGTH_FORMAT.size))
     if length > limit:
         raise OSError(f"a message of {length} bytes; at most {limit} are taken")
     return _exactly(client, length)

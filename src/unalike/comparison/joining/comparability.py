@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from unalike.comparison.comparison import Comparison
-from unalike.core.options import TrainingOptions, written
+from unalike.core.option import written
+from unalike.core.options import TrainingOptions
 from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import plain
 

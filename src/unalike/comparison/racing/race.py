@@ -18,7 +18,7 @@ from unalike.comparison.racing.race_budget import FEWEST_SEEDS, RaceBudget
 from unalike.comparison.racing.short_list import NEVER_DROPPED
 from unalike.statistics.inference import difference_table
 from unalike.statistics.race_account import Departure, RaceAccount
-from unalike.statistics.sampling import draws_of, sampling_variances
+from unalike.statistics.seed_draws import draws_of, sampling_variances
 from unalike.statistics.summary import scores_by_seed
 from unalike.statistics.verdicts import BASELINE, CANDIDATE, UNDECIDED, WORSE
 

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from unalike._utils.errors import UnalikeError
 
-USUAL = "10 min"
+DEFAULT_BUDGET = "10 min"
 """The budget of a race unless one is given."""
 FEWEST_SEEDS, MOST_SEEDS = 3, 10
 """Seeds before the first look, and most seeds of a race whose budget does not count seeds."""

@@ -9,7 +9,8 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.spec import Call, parse
 from unalike.comparison.comparison_json_of_cells import method_text
-from unalike.core.options import ModelOptions, WorkOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import ModelOptions, WorkOptions
 from unalike.core.work import Work
 from unalike.data.partitioning import feature_skew, scheme
 from unalike.data.partitioning.given_clients import ClientsRequest
@@ -37,16 +38,17 @@ class Arguments:
 
         Raises `UnalikeError` for an unknown name, and for one that the partition and a method have: `dirichlet.alpha` says which.
         """
+        change = {name: value}
         if name in WORK:
-            return replace(self, work=self._work_with(name, value))
+            return replace(self, work=self._work_with(change))
         if name in TRAINING:
-            return replace(self, training={**self.training, name: value})
+            return replace(self, training={**self.training, **change})
         if name in DATA:
             # The flags in the report's command have the value, too.
             training = dict(self.training)
             if "source" in training:
-                training["source"] = {**training["source"], name: value}
-            return replace(self, clients=replace(self.clients, **{name: value}), training=training)
+                training["source"] = {**training["source"], **change}
+            return replace(self, clients=replace(self.clients, **change), training=training)
 
         # No option has the name: it is a parameter of the partition or of methods.
         partition = _with_parameter(
@@ -67,13 +69,13 @@ class Arguments:
             return replace(self, clients=replace(self.clients, partition=partition))
         return replace(self, methods={**self.methods, **changed})
 
-    def _work_with(self, name: str, value: Any) -> Work | dict[str, Work]:
+    def _work_with(self, change: Mapping[str, Any]) -> Work | dict[str, Work]:
         """The local training with another value of an option, of each method where each has its own."""
         if not isinstance(self.work, Mapping):
-            return replace(self.work or Work(), **{name: value})
+            return replace(self.work or Work(), **change)
         works = {}
         for label in self.methods:
-            works[label] = replace(self.work.get(label) or Work(), **{name: value})
+            works[label] = replace(self.work.get(label) or Work(), **change)
         return works
 
     def is_data(self, name: str) -> bool:

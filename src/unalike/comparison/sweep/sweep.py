@@ -25,7 +25,7 @@ from unalike.data.partitioning.partition import check_scheme, usual_partition
 from unalike.data.sources.load import load
 from unalike.runtime.setup.run_options import check_inputs, named_plan
 
-POINTS = "points"
+POINTS_FOLDER = "points"
 """The folder of the comparisons of a sweep."""
 
 
@@ -115,7 +115,7 @@ class PlannedSweep:
         def at_point(row: dict[str, Any], what: str = "") -> None:
             progress(row, f"{what} at {where}")
 
-        place = folder / POINTS / slug(where)
+        place = folder / POINTS_FOLDER / slug(where)
         return self.experiment(point).run(place, at_point, store=folder)
 
 

@@ -36,11 +36,11 @@ DIVIDED_ANEW = (
     "merge=False"
 )
 """A note on a scheme that does not keep the data's division into training and test samples."""
-USUAL = "dirichlet(alpha=0.1)"
+DEFAULT_PARTITION = "dirichlet(alpha=0.1)"
 """The default partition of data without groups."""
-CLIENTS = 10
+DEFAULT_CLIENTS = 10
 """The default number of clients, if the scheme does not know it."""
-SPLIT = 0.75
+DEFAULT_SPLIT = 0.75
 """The default training share of each client."""
 
 
@@ -212,7 +212,7 @@ def refuse_new_partition(
         )
 
 
-def usual_partition(data: Dataset, otherwise: str = USUAL) -> str:
+def usual_partition(data: Dataset, otherwise: str = DEFAULT_PARTITION) -> str:
     """Return the partition of data for which none is named: by its first group, or without one `otherwise` (a regression: IID)."""
     column = next(iter(data.groups), None)
     if column is None:
@@ -232,7 +232,7 @@ def usual_clients(spec: str) -> int | None:
     """Return the default number of clients of `spec`; None if the scheme knows the number."""
     call, _ = read(spec)
     parameters = inspect.signature(registry[call.name]).parameters
-    return CLIENTS if "clients" in parameters else None
+    return DEFAULT_CLIENTS if "clients" in parameters else None
 
 
 def partition_labels(
@@ -400,7 +400,7 @@ def _clusters(spec: str, division: Division) -> list[int] | None:
 def requested_share(split: float | None, folds: int | None) -> tuple[str, float]:
     """The options of the division of each client's samples, in words, and its training share. Raises `UnalikeError`."""
     if folds is None:
-        return ("", SPLIT) if split is None else (f"split={split}", split)
+        return ("", DEFAULT_SPLIT) if split is None else (f"split={split}", split)
     check_whole(2, folds=folds)
     if split is not None:
         raise UnalikeError(

@@ -120,23 +120,9 @@ def read_delimited(
         )
         return read_delimited(path, texts, names, sep=sep, decimal=",", charset=charset)
     for key, mark in marks.items():
-        if mark is None:
-            continue
-        name = str(key)
-        if decimal is not None and _all_numbers(frame[name], decimal):
-            mark = decimal
-        elif decimal == ".":
-            raise UnalikeError(
-                f"{path.name}: the column {name!r} holds numbers with decimal commas; leave out "
-                "`--decimal .` (in Python decimal)"
-            )
-        frame[name] = _numbers(frame[name], mark)
-        if decimal is None:
-            warn(
-                f"{path.name}: the commas in {name!r} are read as groups of "
-                "thousands; if they are decimal commas, say so with `--decimal ,` "
-                "(in Python decimal=',')",
-            )
+        if mark is not None:
+            name = str(key)
+            frame[name] = _numbers_with_marks(frame[name], mark, decimal, path)
 
     # Names such as 01067 are no numbers.
     for name in names:
@@ -145,6 +131,25 @@ def read_delimited(
             if written.str.fullmatch(r"0\d+", na=False).any():
                 frame[name] = written
     return numbered(frame, record_lines(path, charset)[1:])
+
+
+def _numbers_with_marks(texts: pd.Series, mark: str, decimal: str | None, path: Path) -> pd.Series:
+    """The numbers of a column of texts that are all numbers with this decimal mark, or with the given one."""
+    if decimal is not None and _all_numbers(texts, decimal):
+        mark = decimal
+    elif decimal == ".":
+        raise UnalikeError(
+            f"{path.name}: the column {texts.name!r} holds numbers with decimal commas; leave out "
+            "`--decimal .` (in Python decimal)"
+        )
+    numbers = _numbers(texts, mark)
+    if decimal is None:
+        warn(
+            f"{path.name}: the commas in {texts.name!r} are read as groups of "
+            "thousands; if they are decimal commas, say so with `--decimal ,` "
+            "(in Python decimal=',')",
+        )
+    return numbers
 
 
 def _check_mark(path: Path, name: str, value: str | None, known: Sequence[str]) -> None:

@@ -49,7 +49,7 @@ CANVAS_PIXELS = 64
 """The sides of the canvas on which a character is drawn before it is distorted."""
 GLYPH_PIXELS = 48
 """The longer side of a character on the canvas."""
-BLOCK = 16 * len(CLASSES)
+BLOCK_SAMPLES = 16 * len(CLASSES)
 """Number of samples in a block; each block has 16 samples of every class."""
 
 
@@ -74,7 +74,7 @@ def glyphs(*, train: int = 20000, test: int = 4000, seed: int = 0) -> Dataset:
 
 def _part(count: int, seed: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
     """Draw the first `count` images, labels and fonts of the training (0) or the test (1) samples, by whole blocks."""
-    number = math.ceil(count / BLOCK)
+    number = math.ceil(count / BLOCK_SAMPLES)
     blocks = [_block(generator(seed, "glyphs", part, block)) for block in range(number)]
     if not blocks:
         none = torch.empty(0, dtype=torch.int64)
@@ -87,13 +87,13 @@ def _part(count: int, seed: int, part: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _block(rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Draw images [BLOCK, 1, 28, 28] in steps of 1/255, labels [BLOCK] and fonts [BLOCK]."""
-    y = rng.permutation(np.arange(BLOCK) % len(CLASSES))
-    font = rng.integers(len(FONTS), size=BLOCK)
-    stroke = rng.integers(len(STROKES), size=BLOCK)
+    y = rng.permutation(np.arange(BLOCK_SAMPLES) % len(CLASSES))
+    font = rng.integers(len(FONTS), size=BLOCK_SAMPLES)
+    stroke = rng.integers(len(STROKES), size=BLOCK_SAMPLES)
     printed = templates()[font, stroke, y][:, None].float() / 255
     positions = _affine(rng) + _elastic(rng)
     x = F.grid_sample(printed, positions, padding_mode="zeros", align_corners=False)
-    ink = torch.from_numpy(rng.uniform(0.7, 1.0, (BLOCK, 1, 1, 1)).astype(np.float32))
+    ink = torch.from_numpy(rng.uniform(0.7, 1.0, (BLOCK_SAMPLES, 1, 1, 1)).astype(np.float32))
     noise = torch.from_numpy(rng.normal(0, 0.04, x.shape).astype(np.float32))
     # Rounded to bytes, so that the last bits of a machine's arithmetic do not change the data.
     x = ((x * ink + noise).clamp(0, 1) * 255).round() / 255
@@ -102,23 +102,25 @@ def _block(rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 def _affine(rng: np.random.Generator) -> Tensor:
     """Draw affine maps x -> A x + b as sampling positions on the canvas: [BLOCK, 28, 28, 2] in -1..1."""
-    turn = rng.normal(0, 0.12, BLOCK)
-    shear = rng.normal(0, 0.15, BLOCK)
-    stretch = rng.uniform(0.9, 1.2, (BLOCK, 2))
+    turn = rng.normal(0, 0.12, BLOCK_SAMPLES)
+    shear = rng.normal(0, 0.15, BLOCK_SAMPLES)
+    stretch = rng.uniform(0.9, 1.2, (BLOCK_SAMPLES, 2))
     cos, sin = np.cos(turn), np.sin(turn)
     rotation = np.array([[cos, -sin], [sin, cos]])
-    slant = np.array([[np.ones(BLOCK), shear], [np.zeros(BLOCK), np.ones(BLOCK)]])
+    slant = np.array(
+        [[np.ones(BLOCK_SAMPLES), shear], [np.zeros(BLOCK_SAMPLES), np.ones(BLOCK_SAMPLES)]]
+    )
     matrix = np.einsum("ijn,jkn,nk->nik", rotation, slant, stretch)
-    shift = rng.uniform(-0.08, 0.08, (BLOCK, 2, 1))
+    shift = rng.uniform(-0.08, 0.08, (BLOCK_SAMPLES, 2, 1))
     maps = np.concatenate([matrix, shift], 2).astype(np.float32)
     return F.affine_grid(
-        torch.from_numpy(maps), [BLOCK, 1, SIDE_PIXELS, SIDE_PIXELS], align_corners=False
+        torch.from_numpy(maps), [BLOCK_SAMPLES, 1, SIDE_PIXELS, SIDE_PIXELS], align_corners=False
     )
 
 
 def _elastic(rng: np.random.Generator) -> Tensor:
     """Draw smooth displacements [BLOCK, 28, 28, 2]: normal at 5x5 points, bicubic between them."""
-    coarse = torch.from_numpy(rng.normal(0, 0.05, (BLOCK, 2, 5, 5)).astype(np.float32))
+    coarse = torch.from_numpy(rng.normal(0, 0.05, (BLOCK_SAMPLES, 2, 5, 5)).astype(np.float32))
     fine = F.interpolate(
         coarse, size=(SIDE_PIXELS, SIDE_PIXELS), mode="bicubic", align_corners=True
     )

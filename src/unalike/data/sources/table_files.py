@@ -167,11 +167,7 @@ def read_table(
         check_classes(column, len(classes), where)
 
     # Training rows come first, since the encoding is fitted on them alone.
-    if split is None:
-        units = None if unit is None else np.array(texts_of(frame[unit]))
-        test = every_fifth(y, units)
-    else:
-        test = _tests(frame[split], where)
+    test = _test_rows(frame, y, split=split, unit=unit, where=where)
     order = np.argsort(test, kind="stable")
     train = int((~test).sum())
     frame = frame.iloc[order]
@@ -213,6 +209,16 @@ def read_table(
         unit=unit,
         published=split is not None,
     )
+
+
+def _test_rows(
+    frame: pd.DataFrame, y: np.ndarray, *, split: str | None, unit: str | None, where: str
+) -> np.ndarray:
+    """Whether each row tests: by the column `split`, or every fifth one of a class, or every fifth unit."""
+    if split is not None:
+        return _tests(frame[split], where)
+    units = None if unit is None else np.array(texts_of(frame[unit]))
+    return every_fifth(y, units)
 
 
 for name in ENDINGS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unalike._utils.seeds import generator
-from unalike.diagnosis.features import KIND, OFFSETS, REFERENCE_DRAWS
+from unalike.diagnosis.features import FEATURE_SKEW, REFERENCE_DRAWS, REFERENCE_OFFSETS
 from unalike.diagnosis.measure import NO_SKEW, SHUFFLES, Measure, mean_interval, p_value
 
 MIN_SIZE_DEVIATIONS = 4.0
@@ -146,13 +146,23 @@ def moved(
     """
     # The moves add the spread of their own to that of the samples, which is 1.
     shares = counts.sum((2, 3)) / counts.sum((0, 2, 3))
-    spread = np.sqrt(1 + (shares * moves**2).sum(0) - (shares * moves).sum(0) ** 2)
+    mean_move = (shares * moves).sum(0)
+    mean_square = (shares * moves**2).sum(0)
+    spread = np.sqrt(1 + mean_square - mean_move**2)
+
+    # As many ranges, wide enough for the samples that are moved farthest.
     reach = np.abs(moves).max()
-    grid = np.linspace(edges[:, 0] - reach, edges[:, -1] + reach, edges.shape[1], axis=1)
+    lowest = edges[:, 0] - reach
+    highest = edges[:, -1] + reach
+    grid = np.linspace(lowest, highest, edges.shape[1], axis=1)
+
+    # A moved sample is below an end if it was below the end less the move.
     below = _below(counts)
     shifted = np.empty_like(below, np.float64)
-    for k, r, c in np.ndindex(*counts.shape[:3]):
-        shifted[k, r, c] = np.interp(grid[r] - moves[k, r], edges[r], below[k, r, c])
+    for client, direction, label in np.ndindex(*counts.shape[:3]):
+        ends = grid[direction] - moves[client, direction]
+        before = below[client, direction, label]
+        shifted[client, direction, label] = np.interp(ends, edges[direction], before)
     new_counts = np.diff(np.rint(shifted).astype(np.int64))
     return new_counts, grid / spread[:, None]
 
@@ -169,14 +179,16 @@ def _measure(name: str, title: str, histograms: ClientHistograms, seed: int) -> 
 
     # The same samples dealt by chance, with the clients' noise; some of these are moved apart, as references.
     by_chance = []
-    references: dict[str, list[float]] = {f"moved by {offset:g} sd": [] for offset in OFFSETS}
+    references: dict[str, list[float]] = {
+        f"moved by {offset:g} sd": [] for offset in REFERENCE_OFFSETS
+    }
     for draw in range(SHUFFLES):
         table = dealt(pool, histograms.sizes, rng)
         noisy = histograms.with_noise(table, rng)
         by_chance.append(np.nanmean(distances(noisy, edges), 0))
         if draw >= REFERENCE_DRAWS:
             continue
-        for offset, values in zip(OFFSETS, references.values()):
+        for offset, values in zip(REFERENCE_OFFSETS, references.values()):
             moves = offset * rng.standard_normal(table.shape[:2])
             counts, ends = moved(table, edges, moves)
             noisy = histograms.with_noise(counts, rng)
@@ -190,7 +202,7 @@ def _measure(name: str, title: str, histograms: ClientHistograms, seed: int) -> 
         scale[reference] = sum(value / REFERENCE_DRAWS for value in values)
     mean, low, high = mean_interval(of_clients[testable])
     return Measure(
-        kind=KIND,
+        kind=FEATURE_SKEW,
         name=name,
         title=title,
         value=mean,

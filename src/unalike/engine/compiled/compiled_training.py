@@ -191,7 +191,7 @@ def _finished(chunk: ClientChunk, trained: TrainedClient) -> PartTrees:
         differences=False,
         factors=None,
     )
-    start = StepState({MODEL: tree.only(params, chunk.task.sent)}, {}, {}, {})
+    start = StepState({MODEL: tree.only(params, chunk.task.sent_names)}, {}, {}, {})
     _, end = trainer.phase(start, BatchSequence(batches, batches.paddings))
     return {p.name: end.variables[MODEL] for p in chunk.method.losses if _has_inner_loop(p)}
 
@@ -200,7 +200,7 @@ def _run(
     chunk: ClientChunk, differences: bool = False, factors: Tensor | None = None
 ) -> TrainedClient:
     """The clients after their training; `differences` and `factors` as in `CompiledTrainer`."""
-    shared = tree.only(chunk.broadcast.params, chunk.task.sent)
+    shared = tree.only(chunk.broadcast.params, chunk.task.sent_names)
     inner = inner_loop(chunk.method)
 
     def trainers(task: ClientTask) -> TrainerFactory:
@@ -229,7 +229,8 @@ def _pulls(
 ) -> dict[str, Pull]:
     """The sum of the parts' pulls on each trained model: the strength, the same for all clients, and the constants [K, ...]."""
     parts = pulling_parts(chunk.method, work)
-    sums = {name: Pull() for name in (MODEL, *(p.name for p in chunk.method.trained_parts))}
+    models = [MODEL, *[p.name for p in chunk.method.trained_parts]]
+    sums = {name: Pull() for name in models}
     if not parts:
         return sums
 

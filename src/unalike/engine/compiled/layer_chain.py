@@ -61,11 +61,16 @@ class LayerChain:
 
     def takes(self, x: Tensor) -> bool:
         """Whether samples `x` [B, ...] suit the first layer, images with its channels or rows, and fill the first linear one."""
+        sample = x.shape[1:]
         if not self.convolutions:
-            return (self.flattens or x.dim() == 2) and math.prod(x.shape[1:]) == self.width
-        if x.dim() != 4 or x.shape[1] != self.convolutions[0].channels:
+            is_flat = self.flattens or x.dim() == 2
+            return is_flat and math.prod(sample) == self.width
+        first = self.convolutions[0]
+        last = self.convolutions[-1]
+        if x.dim() != 4 or x.shape[1] != first.channels:
             return False
-        return self.convolutions[-1].filters * math.prod(self.sides(x.shape[1:])[-1]) == self.width
+        height, width = self.sides(sample)[-1]
+        return last.filters * height * width == self.width
 
     def sides(self, sample: Sequence[int]) -> list[tuple[int, int]]:
         """Height and width of the images before each convolution and after the last one, for a sample of this shape."""
@@ -87,9 +92,8 @@ class LayerChain:
 
     def activations(self, sample: Sequence[int]) -> int:
         """Numbers in the images before and after all convolutions, for a sample of this shape."""
-        channels = [layer.channels for layer in self.convolutions] + [
-            c.filters for c in self.convolutions[-1:]
-        ]
+        channels = [layer.channels for layer in self.convolutions]
+        channels += [layer.filters for layer in self.convolutions[-1:]]
         return sum(c * height * width for c, (height, width) in zip(channels, self.sides(sample)))
 
     @property

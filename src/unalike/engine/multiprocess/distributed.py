@@ -187,10 +187,6 @@ class SharedClientStates:
     def save(self, accepted: AcceptedRounds) -> None:
         self._all("save", accepted)
 
-    def keep_rounds_from(self, round: int) -> None:
-        """Keep files for broadcasts that arrive late: those of this process, since none arrive late at the others."""
-        self._own.keep_rounds_from(round)
-
     def drop_other_versions(self, accepted: AcceptedRounds) -> None:
         self._all("prune", accepted)
 

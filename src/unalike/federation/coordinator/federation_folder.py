@@ -103,7 +103,7 @@ def roll_back(run: Path, to: int) -> None:
     history.client_rows = [row for row in history.client_rows if row["round"] <= to]
     history.save(run)
 
-    for file in (*run.glob("model*.safetensors"), run / comparison_json.FILE):
+    for file in (*run.glob("model*.safetensors"), run / comparison_json.COMPARISON_FILE):
         file.unlink(missing_ok=True)
     directory.event("rolled back", to=to, run=roster.run or None)
 

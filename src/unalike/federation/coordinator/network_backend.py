@@ -55,11 +55,6 @@ NOTE_ON_HIDDEN_NORMS = (
     "is checked after each round"
 )
 
-NOTE_ON_EVALUATION = (
-    "epsilon is about training: it does not cover what evaluations tell the coordinator of each site's "
-    "test samples"
-)
-
 
 class DiscardedRound(UnalikeError):
     """The models of a round cannot be used: `why`. The round at `place` is to be made again without `site`."""
@@ -115,8 +110,7 @@ class NetworkBackend:
         notes = []
         if self.mailbox.federation.secure_aggregation:
             notes.append(NOTE_ON_HIDDEN_NORMS)
-        if method_of(self.run_config.plan).privacy is not None:
-            notes.append(NOTE_ON_EVALUATION)
+        notes += method_of(self.run_config.plan).federation_notes
         names = unpooled(self.run_config.population.task, self.run_config.metrics)
         if names:
             notes.append(
@@ -500,16 +494,23 @@ class NetworkStage:
             summed_sites = [site for site in masked_cohort if site in exchange.values]
             self._summed = requests.updates(summed_sites)
 
+        self._digests = self._digests_after(exchange, sites, requests)
+        return exchange
+
+    def _digests_after(
+        self, exchange: Exchange[SiteReply], sites: Mapping[int, str], requests: RoundRequests
+    ) -> dict[int, str]:
+        """Client -> the digest of the fixed tensors that its site has, after an exchange with these sites."""
         # Who has answered has the tensors of the whole stage; who was asked and has not may lack them.
         digests = {}
         for client, site in sites.items():
             if site in exchange.values:
                 digests[client] = requests.contents.group(client).digest
+        # who was not asked has what it had
         for client, digest in self._digests.items():
             if client not in sites:
                 digests[client] = digest
-        self._digests = digests
-        return exchange
+        return digests
 
     def _requests(
         self, cohort: set[int], masked_cohort: tuple[str, ...], protocols: tuple[str, ...]
@@ -540,12 +541,8 @@ class NetworkStage:
         )
 
     def _answers_needed(self, rule: Federation | SecureAggregation, asked: int) -> int:
-        """The answers that make a round of so many sites: at least as many as noise was divided among, of a private method."""
-        privacy = self.state.method.privacy
-        least = 1
-        if privacy is not None:
-            least = privacy.least_cohort(self.state.settings)
-        return max(rule.answers_needed(asked), least)
+        """The answers that make a round of so many sites: never fewer than the method needs."""
+        return max(rule.answers_needed(asked), self.state.method.least_cohort(self.state.settings))
 
     def _ask_choices(self, everybody: set[int], cohort: set[int]) -> dict[int, str]:
         """The group that each client chooses now."""

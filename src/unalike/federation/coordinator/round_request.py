@@ -295,19 +295,17 @@ class RoundRequests(Requests[SiteReply]):
         """The reason why an update is refused whatever the others are; empty if it is not."""
         if not all(map(isfinite, norms.values())):
             return "its update is not finite once it is decoded, though all that was sent is"
-        privacy = self.state.method.privacy
-        if privacy is None:
-            return ""
 
-        # A site of a private method clips its own update: a larger one was not clipped there.
+        # Where a part has clients clip their own updates, a larger one was not clipped there.
         server_state = self.state.group(self.mailbox.client_of[site]).state
-        bound = privacy.largest_update(server_state.part_states.get(privacy.name, {}))
         norm = norms.get("update", 0.0)
-        if norm > bound * (1 + ROUNDING):
-            return (
-                f"the norm of its update is {norm:.4g}; expected at most {bound:.4g}, "
-                f"to which {privacy.name} bounds it there"
-            )
+        for part in self.state.method.parts:
+            bound = part.largest_update(server_state.part_states.get(part.name, {}))
+            if norm > bound * (1 + ROUNDING):
+                return (
+                    f"the norm of its update is {norm:.4g}; expected at most {bound:.4g}, "
+                    f"to which {part.name} bounds it there"
+                )
         return ""
 
     def _checked_update(self, site: str, tensors: Tree) -> ClientUpdate:

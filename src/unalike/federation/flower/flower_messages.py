@@ -13,7 +13,7 @@ from unalike.core.codec import Malformed
 
 TRAIN = "train"
 """Flower's message type of federation messages."""
-PIECE = 4 << 20
+MAX_PIECE_BYTES = 4 << 20
 """Maximum bytes of a piece."""
 NUMBER, BYTES = "number", "bytes"
 """Keys of a record: the number of the piece, and its bytes."""
@@ -27,8 +27,8 @@ def pack(message: bytes) -> RecordDict:
     """The content of a Flower message that carries `message`."""
     records = RecordDict()
     # an empty message has one empty piece
-    for number, start in enumerate(range(0, max(1, len(message)), PIECE)):
-        piece = message[start : start + PIECE]
+    for number, start in enumerate(range(0, max(1, len(message)), MAX_PIECE_BYTES)):
+        piece = message[start : start + MAX_PIECE_BYTES]
         records[str(number)] = ConfigRecord({NUMBER: number, BYTES: piece})
     return records
 
@@ -42,8 +42,10 @@ def unpack(
     all of it is there. Raises `Malformed` for anything but the pieces of a message of at most `limit` bytes; not more than these
     and one piece are loaded.
     """
-    if len(pieces) > limit // PIECE + 1:
-        raise Malformed(f"{len(pieces)} pieces of {PIECE} bytes; expected at most {limit} bytes")
+    if len(pieces) > limit // MAX_PIECE_BYTES + 1:
+        raise Malformed(
+            f"{len(pieces)} pieces of {MAX_PIECE_BYTES} bytes; expected at most {limit} bytes"
+        )
     if not pieces:
         raise Malformed("no part of a message: no configuration record")
     # From the last piece to the first: the last one is there only when all are.

@@ -48,20 +48,20 @@ HOP_BY_HOP = {
 }
 PIECE_BYTES = 256 * 1024
 """Bytes that are passed on at a time."""
-PUSH = b"POST /v1/fleet/push-messages "
+PUSH_LINE = b"POST /v1/fleet/push-messages "
 """Beginning of a request that sends a message; the records of the message come in other requests."""
 MAX_PUSH_BYTES = 256 * 1024
-TREE = 3
+TREE_FIELD = 3
 """Number of the protobuf field of the trees of objects in that request."""
-OBJECT_ID = 1
+OBJECT_ID_FIELD = 1
 """Number of the protobuf field of an object's id in a tree."""
-CHILDREN = 2
+CHILDREN_FIELD = 2
 """Number of the protobuf field of the objects below it."""
-NUMBER = 0
+NUMBER_TYPE = 0
 """Kind of a protobuf field: a number of variable length."""
 EIGHT_BYTES = 1
 """Kind of a protobuf field: eight bytes."""
-COUNTED = 2
+COUNTED_TYPE = 2
 """Kind of a protobuf field: bytes, with a number in front that says how many."""
 FOUR_BYTES = 5
 """Kind of a protobuf field: four bytes."""
@@ -223,7 +223,7 @@ class Gateway:
         if any(name in (b"transfer-encoding", b"content-encoding") for name, _ in pairs):
             raise Rejected("400 Bad Request")
         length = int(lengths[0])
-        most = MAX_PUSH_BYTES if request.startswith(PUSH) else self.settings.body_bytes
+        most = MAX_PUSH_BYTES if request.startswith(PUSH_LINE) else self.settings.body_bytes
         if length > most:
             raise Rejected("413 Content Too Large")
 
@@ -255,7 +255,7 @@ class Gateway:
         """Pass a request to Flower, a piece of its body at a time."""
         text, left = head
         # The tree of a message is read as a whole before any of it reaches Flower.
-        if text.startswith(PUSH):
+        if text.startswith(PUSH_LINE):
             body = await asyncio.wait_for(reader.readexactly(left), self.settings.piece_seconds)
             check_tree(body)
             text += body
@@ -286,7 +286,7 @@ class Gateway:
 def check_tree(body: bytes) -> None:
     """Raise `Rejected` for another tree than: a message, its record dictionary, and the records, no two the same."""
     ids: list[bytes] = []
-    level = [value for number, value in protobuf_fields(body) if number == TREE]
+    level = [value for number, value in protobuf_fields(body) if number == TREE_FIELD]
     # level by level: one message, one dictionary, any number of records, and nothing below these
     for most in (1, 1, len(body), 0):
         if len(level) > most:
@@ -294,9 +294,9 @@ def check_tree(body: bytes) -> None:
         children = []
         for tree in level:
             for number, value in protobuf_fields(tree):
-                if number == OBJECT_ID:
+                if number == OBJECT_ID_FIELD:
                     ids.append(value)
-                elif number == CHILDREN:
+                elif number == CHILDREN_FIELD:
                     children.append(value)
         level = children
     if len(set(ids)) < len(ids):
@@ -309,10 +309,10 @@ def protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     while at < len(data):
         tag, at = varint(data, at)
         field, kind = tag >> 3, tag & 7
-        if kind == NUMBER:
+        if kind == NUMBER_TYPE:
             _, at = varint(data, at)
             size = 0
-        elif kind == COUNTED:
+        elif kind == COUNTED_TYPE:
             size, at = varint(data, at)
         elif kind == EIGHT_BYTES:
             size = 8
@@ -322,7 +322,7 @@ def protobuf_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
             raise Rejected("400 Bad Request")
         if at + size > len(data):
             raise Rejected("400 Bad Request")
-        if kind == COUNTED:
+        if kind == COUNTED_TYPE:
             yield field, data[at : at + size]
         at += size
 

@@ -22,7 +22,7 @@ REFRESH_SECONDS = 1.0
 """Seconds between two requests for the connected nodes."""
 MAX_UNANSWERED = 4
 """Maximum of unanswered messages to a site, so that a site that hangs does not fill SuperLink's memory."""
-TOGETHER = 16 << 20
+COLLECTED_BYTES = 16 << 20
 """Bytes from which on messages are sent; smaller ones are collected and sent together."""
 TTL_SECONDS = 24 * 3600.0
 """Seconds after which Flower drops a message that nobody has fetched."""
@@ -93,7 +93,7 @@ class GridTransport:
             # what is not sent is lost: the exchange repeats it
             if connection.node is not None and has_room:
                 self._outgoing.append((site, connection.node, message))
-            if sum(len(content) for _, _, content in self._outgoing) >= TOGETHER:
+            if sum(len(content) for _, _, content in self._outgoing) >= COLLECTED_BYTES:
                 self.flush()
 
     def flush(self) -> None:

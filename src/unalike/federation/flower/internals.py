@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, RuntimeError, ValueError)
 """What Flower's clients raise if a call fails."""
-HEARTBEAT = 15.0
+HEARTBEAT_SECONDS = 15.0
 """SuperLink takes a site for disconnected when it has heard no heartbeat for twice these seconds."""
 REFUSALS = {
     401: "the coordinator does not know this key (any more); ask for a newer bundle",
@@ -92,9 +92,9 @@ REFUSALS = {
 SUPERLINK = "from flwr.superlink.cli import flower_superlink; flower_superlink()"
 """The program of Flower's command `flower-superlink`."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-CARRIED = 128 * 1024
+MAX_CARRIED_BYTES = 128 * 1024
 """Maximum bytes of a record that travels with the metadata of its message, if it is the only one."""
-SETTLED = 5.0
+SETTLED_SECONDS = 5.0
 """Seconds after which a message that carries its record is confirmed: by then its sender has sent the object that closes it."""
 RETRY_SECONDS = 5.0
 """Seconds for which Flower's Grid retries a call (without end by default); then `GridTransport` handles the failure."""
@@ -263,7 +263,7 @@ class Messenger:
     def confirm(self, message: Incoming) -> None:
         """Report a message as received, so that SuperLink deletes it."""
         if message.carried:
-            self._received.append((time.monotonic() + SETTLED, message))
+            self._received.append((time.monotonic() + SETTLED_SECONDS, message))
         else:
             self._received.appendleft((0.0, message))
         self._later(self._confirm_received)
@@ -292,7 +292,9 @@ class Messenger:
                 # in the order in which Flower lists the objects of a message
                 *records, content, whole = nested
                 message.metadata.__dict__["_message_id"] = whole
-                is_small = len(records) == 1 and len(nested[records[0]].deflate()) <= CARRIED
+                is_small = (
+                    len(records) == 1 and len(nested[records[0]].deflate()) <= MAX_CARRIED_BYTES
+                )
                 if is_small:
                     metadata.append(message_to_proto(message))
                     trees.append(ObjectTree(object_id=whole))
@@ -361,7 +363,7 @@ class FleetConnection(Messenger):
             # SuperLink knows that it has left, or has another number for the key by now
             with suppress(httpx.HTTPStatusError):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=former))
-        request = ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT)
+        request = ActivateNodeRequest(public_key=self._key, heartbeat_interval=HEARTBEAT_SECONDS)
         self._node = Node(node_id=self._client.ActivateNode(request).node_id)
 
     def deactivate(self) -> None:
@@ -370,10 +372,10 @@ class FleetConnection(Messenger):
 
     def beat(self, ended: Event) -> None:
         """Send heartbeats until `ended` is set; one that fails is left to the next."""
-        while not ended.wait(HEARTBEAT / 2):
+        while not ended.wait(HEARTBEAT_SECONDS / 2):
             with suppress(*FAILURES):
                 self._client.SendNodeHeartbeat(
-                    SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+                    SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_SECONDS)
                 )
 
     def receive(self) -> Incoming | None:

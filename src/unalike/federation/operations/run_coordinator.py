@@ -30,7 +30,7 @@ from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_queue import add_runs
 from unalike.federation.flower.flower_processes import superlink
 from unalike.federation.operations.run_site import timed
-from unalike.federation.protocol.envelope import NAME
+from unalike.federation.protocol.envelope import NAME_PATTERN
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.runtime.run_recorder import Run
@@ -201,7 +201,7 @@ def _site_names(clients: Sequence[str]) -> list[str]:
     names = [slug(name) for name in clients]
     numbered = [client_name(number) for number in range(len(names))]
     have_own_names = names != numbered and len(set(names)) == len(names)
-    if have_own_names and all(NAME.fullmatch(name) for name in names):
+    if have_own_names and all(NAME_PATTERN.fullmatch(name) for name in names):
         return names
     return [f"site-{number + 1}" for number in range(len(names))]
 
@@ -219,11 +219,12 @@ def write_site(path: Path, client: ClientData, classes: list[str] | None) -> Non
 
 def archive(client: ClientData, classes: list[str] | None) -> bytes:
     """The content of that file; equal samples give equal bytes."""
-    arrays: dict[str, Any] = {"train_x": client.train[0], "train_y": client.train[1]}
+    samples: dict[str, Any] = {"train_x": client.train[0], "train_y": client.train[1]}
     if client.test is not None:
-        arrays |= {"test_x": client.test[0], "test_y": client.test[1]}
+        samples |= {"test_x": client.test[0], "test_y": client.test[1]}
     if classes is not None:
-        arrays["classes"] = np.array(classes)
+        samples["classes"] = np.array(classes)
+    arrays: dict[str, Any] = {name: np.asarray(values) for name, values in samples.items()}
     file = io.BytesIO()
-    np.savez(file, **{name: np.asarray(t) for name, t in arrays.items()})  # type: ignore[arg-type]
+    np.savez(file, **arrays)
     return file.getvalue()

@@ -22,9 +22,9 @@ SIGNATURE_BYTES = 64
 LENGTH_BYTES = 2
 """Bytes of the number that says how long the head is."""
 MAX_HEAD_BYTES = 4096
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Valid names of runs, sites and kinds. They are safe as file names; nothing else from a message becomes part of a path."""
-DIGEST = re.compile(r"(?:[0-9a-f]{64})?")
+DIGEST_PATTERN = re.compile(r"(?:[0-9a-f]{64})?")
 """A digest, or none."""
 
 
@@ -42,7 +42,7 @@ class Head:
     def __post_init__(self) -> None:
         for what in ("run", "site", "kind"):
             value = getattr(self, what)
-            if not isinstance(value, str) or not NAME.fullmatch(value):
+            if not isinstance(value, str) or not NAME_PATTERN.fullmatch(value):
                 raise Malformed(
                     f"{what} {str(value)[:80]!a}; expected a name of 1 to 64 letters, digits, '.', '_', '-'"
                 )
@@ -50,7 +50,7 @@ class Head:
             value = getattr(self, what)
             if type(value) is not int or not 0 <= value < 2**31:
                 raise Malformed(f"{what} {str(value)[:40]!a}; expected a number from 0 to 2**31")
-        if not isinstance(self.answers, str) or not DIGEST.fullmatch(self.answers):
+        if not isinstance(self.answers, str) or not DIGEST_PATTERN.fullmatch(self.answers):
             raise Malformed("`answers` is not a digest")
 
     @property

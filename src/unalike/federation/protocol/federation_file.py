@@ -16,20 +16,18 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
+from unalike.core.option import Help, options_of, without_defaults
 from unalike.core.options import (
     FederationOptions,
-    Help,
     RecordOptions,
     SeedOptions,
     SharedRunOptions,
     ValidationOptions,
-    options_of,
-    without_defaults,
 )
 from unalike.core.tasks import Task
 from unalike.core.work import Work
 from unalike.data.table_encoding import Encoding
-from unalike.federation.protocol.envelope import NAME, digest
+from unalike.federation.protocol.envelope import NAME_PATTERN, digest
 from unalike.federation.security.keys import public_key
 from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import plain
@@ -40,7 +38,7 @@ AGREED = Help("Agreed with the sites.", agreed=True)
 
 
 def _check_name(text: str) -> str:
-    if not NAME.fullmatch(text):
+    if not NAME_PATTERN.fullmatch(text):
         raise ValueError("expected 1 to 64 letters, digits, '.', '_' or '-'")
     return text
 

@@ -12,7 +12,8 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions
 from unalike.core.tasks import find_task
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.population import Population
@@ -130,11 +131,7 @@ def run_config_of(
 
     Raises `UnalikeError` for terms that cannot be run.
     """
-    attack = method_of(plan(federation.method)).attack
-    if attack is not None:
-        raise UnalikeError(
-            f"{attack.name} is an attack, which a real federation does not carry out; simulate it with ua.run"
-        )
+    method_of(plan(federation.method)).check_real()
     least_sum = federation.least_sum if federation.secure_aggregation else 1
     eligible = max(1, int(np.count_nonzero(population.sizes)))
     participation = federation.participation
@@ -146,6 +143,7 @@ def run_config_of(
     options = set(options_of(SeedOptions, SharedRunOptions, RecordOptions))
     if not coordinated:
         options -= set(COORDINATED)
+    agreed = {name: getattr(federation, name) for name in options}
     return configure_run(
         federation.method,
         population,
@@ -160,5 +158,5 @@ def run_config_of(
         federated=max(least_sum, fewest),
         executor="loop",
         device=device,
-        **{name: getattr(federation, name) for name in options},
+        **agreed,
     )

@@ -14,7 +14,8 @@ from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
-from unalike.core.options import AtLeastOne, Help, Whole, options_of
+from unalike.core.option import Help, options_of
+from unalike.core.options import AtLeastOne, Whole
 from unalike.data.client_data import ClientData
 from unalike.federation.protocol.messages import Declined
 

@@ -386,8 +386,10 @@ class SiteWorker:
 
         # The client state is that of the last update that counted: of rounds that were discarded nothing stays.
         group.accepted = _accepted_rounds(me, step.accepted)
-        group.client_states.keep_rounds_from(broadcast.round)
-        group.client_states.drop_other_versions(group.accepted)
+        client_states = group.client_states
+        assert isinstance(client_states, ClientStates), "a site keeps its states itself"
+        client_states.keep_rounds_from(broadcast.round)
+        client_states.drop_other_versions(group.accepted)
 
         # Evaluation comes before training: its numbers are those of the round before.
         models = {name: PREDICTS[name](group, me, broadcast) for name in step.evaluate}
@@ -398,7 +400,7 @@ class SiteWorker:
             return {"tallies": sums}, {}
 
         # The new client state is kept beside the old one until the coordinator says which of them counts.
-        if group.method.privacy is not None:
+        if group.method.releases_once:
             self._check_first_update(request)
         stacked = group.executor.run(broadcast, [me], group.accepted)
         update = map_tensors(lambda t: t[0], stacked)
@@ -587,8 +589,8 @@ class SiteWorker:
             transform=self.run_config.options.chain,
         )
         group.executor = Loop(group.client_pool)
-        group.client_states.keep_rounds_from(asked.round)
-        group.client_states.use_versions(_accepted_rounds(self.number, asked.accepted))
+        client_states.keep_rounds_from(asked.round)
+        client_states.use_versions(_accepted_rounds(self.number, asked.accepted))
         return group
 
     def _metric_sums(self, predict: Predict) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from unalike.methods.part import Setup, part
 from unalike.methods.roles import Personalizer
 from unalike.methods.search_space import LinearRange, LogRange
 
-WINDOW = 10
+WINDOW_LOSSES = 10
 """Number of last losses whose standard deviation is small at convergence."""
 MAX_PASSES = 100
 """Largest number of passes in which the weights are learned for the first time."""
@@ -109,7 +109,10 @@ class AdaptiveStart(Personalizer):
                     lambda a, g, d: (a - self.eta * g * d).clamp(0, 1), weights, grads, gap
                 )
             losses = torch.cat([losses, loss.detach().cpu().float()[None]])
-            if len(losses) > WINDOW and losses[-WINDOW:].std(correction=0) < self.threshold:
+            if (
+                len(losses) > WINDOW_LOSSES
+                and losses[-WINDOW_LOSSES:].std(correction=0) < self.threshold
+            ):
                 break
         return {self.WEIGHT + n: a for n, a in weights.items()}
 

@@ -21,7 +21,7 @@ from unalike.methods.parts.class_means import membership
 from unalike.methods.roles import Objective, ServerStep
 from unalike.methods.search_space import LogRange
 
-ROWS = 32
+BATCH_ROWS = 32
 """Batch size of generated features, on the server and on the clients."""
 EPS = 1e-4
 """eps of the generator's Adam. Gradients far below it are rounding noise, which the usual 1e-8 would turn into full steps."""
@@ -103,7 +103,7 @@ class FeatureGenerator(Objective, ServerStep):
 
         # the head learns features of classes that the client may not have
         y = self._classes(rng, g["chances"])
-        z, _ = generate(g, self._noise(rng, ROWS, g), y)
+        z, _ = generate(g, self._noise(rng, BATCH_ROWS, g), y)
         cross_entropy = F.cross_entropy(model.head(client.params, z), y)
 
         # the model agrees with what the head says of a generated feature of the sample's class
@@ -177,7 +177,7 @@ class FeatureGenerator(Objective, ServerStep):
         # the norm's statistics move with every step, beside what the solver moves
         for _ in range(self.steps):
             y = self._classes(rng, state["chances"])
-            eps = self._noise(rng, ROWS, state)
+            eps = self._noise(rng, BATCH_ROWS, state)
             grads, (_, norm) = grad_and_value(objective, has_aux=True)(trained, eps, y)
             trained, solver_state = solver.step(trained, grads, solver_state, self.lr)
             state = state | tree.detach(norm)
@@ -186,7 +186,9 @@ class FeatureGenerator(Objective, ServerStep):
     def _classes(self, rng: np.random.Generator, chances: Tensor) -> Tensor:
         """Classes [ROWS] with these chances."""
         edges = (chances / chances.sum()).cumsum(0)[:-1].contiguous()
-        return torch.searchsorted(edges, torch.from_numpy(rng.random(ROWS)).to(edges), right=True)
+        return torch.searchsorted(
+            edges, torch.from_numpy(rng.random(BATCH_ROWS)).to(edges), right=True
+        )
 
     def _noise(self, rng: np.random.Generator, rows: int, g: Tree) -> Tensor:
         return torch.from_numpy(self.sample(rng, rows)).to(g["out.bias"])

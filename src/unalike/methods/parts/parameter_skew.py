@@ -47,7 +47,7 @@ from unalike.core.work import Work
 from unalike.methods.notes import listening, note
 from unalike.methods.part import Setup, part
 from unalike.methods.parts.skew_classes import (
-    CLASS,
+    CLASS_DTYPE,
     SkewDecision,
     agreements,
     classes_in_range,
@@ -210,7 +210,9 @@ class ParameterSkew(Aggregator):
         """Micro-classes of the squared deviations d [K, H] at the high parameters."""
         if self.assignment not in RANDOM_MICRO:
             return self.micro_classes(d, low, top)
-        return torch.randint(1, self.micro + 1, d.shape, generator=generator).to(d.device, CLASS)
+        return torch.randint(1, self.micro + 1, d.shape, generator=generator).to(
+            d.device, CLASS_DTYPE
+        )
 
     def _is_high(self, sd: Tensor, mu: Tensor) -> Tensor:
         """Whether each parameter is high, [M]. With mu = 0, where cv is undefined, it is high if clients differ at all."""
@@ -308,7 +310,7 @@ class LiteralSkew(ParameterSkew):
 
     def micro_classes(self, d: Tensor, low: Tensor, top: Tensor) -> Tensor:
         raw = (self.micro * d).ceil()
-        return torch.where(raw <= self.micro, raw, 0).to(CLASS)
+        return torch.where(raw <= self.micro, raw, 0).to(CLASS_DTYPE)
 
     def divisor(self, high: int) -> int:
         """Divisor of the counts of `high` parameters: S H (FedPake, eq. 11)."""

@@ -119,13 +119,17 @@ class TrustedMean(Aggregator):
         # g: what the server's own training makes of the model
         params = tree.map(lambda w: w.detach().clone().requires_grad_(), server.params)
         lr = server.settings.work.lr_at(server.round)
-        _fit(server, torch.optim.SGD([*params.values()], lr=lr), self.steps, lambda: params)
-        g = tree.only(tree.sub(tree.detach(params), server.params), cohort.update)
+        optimizer = torch.optim.SGD([*params.values()], lr=lr)
+        _fit(server, optimizer, self.steps, lambda: params)
+        step = tree.sub(tree.detach(params), server.params)
+        g = tree.only(step, cohort.update)
 
+        # t_k: how far each update points where g does; all updates count with the norm of g
         norms, products = torch.vmap(lambda u: (tree.norm(u), tree.dot(u, g)))(cohort.update)
         scales = tree.norm(g) / norms.clamp_min(1e-12)
         trust = (products * scales).clamp_min(0)  # ||g||^2 t_k
-        return tree.weighted_sum(cohort.update, scales * trust / trust.sum().clamp_min(1e-12))
+        coefficients = scales * trust / trust.sum().clamp_min(1e-12)
+        return tree.weighted_sum(cohort.update, coefficients)
 
 
 @part

@@ -46,14 +46,14 @@ class DPSGD(Privacy, LocalGradient):
     batches: Literal["shuffled", "poisson"] = "shuffled"
 
     @property
-    def draws_poisson_batches(self) -> bool:
+    def draws_own_batches(self) -> bool:
         return self.batches == "poisson"
 
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         assert settings.sampling is not None
         passes = max(1, settings.sampling.releases) * settings.work.epochs
         kinds = [1]
-        if self.draws_poisson_batches:
+        if self.draws_own_batches:
             sizes = settings.sampling.sizes or (1,)
             kinds = sorted({settings.work.batches_per_epoch(n) for n in sizes})
         return [self._sampling(batches, passes) for batches in kinds]
@@ -77,7 +77,7 @@ class DPSGD(Privacy, LocalGradient):
     def gradient_rule(self, client: ClientView, work: Work, samples: Tensor) -> PrivateGradients:
         batches = torch.ones_like(samples)
         expected_rows = None
-        if self.draws_poisson_batches:
+        if self.draws_own_batches:
             batches = (samples / (work.batch_size or samples)).ceil()
             expected_rows = samples / batches
         return PrivateGradients(

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from unalike.core import tree
 
-CLASS = torch.int16
+CLASS_DTYPE = torch.int16
 """Data type of micro-classes."""
-TIE = 1e-12
+TIE_TOLERANCE = 1e-12
 """Similarities closer than this are equal."""
 
 
@@ -45,15 +45,15 @@ class SkewDecision:
 def classes_in_range(d: Tensor, low: Tensor, top: Tensor, micro: int) -> Tensor:
     """Micro-classes 1..C of equal width between `low` and `top`, for squared deviations d."""
     scaled = (d - low) / (top - low) if top > low else torch.zeros_like(d)
-    return (micro * scaled).ceil().clamp(1, micro).to(CLASS)
+    return (micro * scaled).ceil().clamp(1, micro).to(CLASS_DTYPE)
 
 
 def modal_class(classes: Tensor, micro: int) -> Tensor:
     """Most frequent micro-class of each column of [k, H]; the smallest among equals."""
-    highest = (classes == 0).sum(0, dtype=CLASS)
+    highest = (classes == 0).sum(0, dtype=CLASS_DTYPE)
     mode = torch.zeros_like(classes[0])
     for c in range(1, micro + 1):
-        count = (classes == c).sum(0, dtype=CLASS)
+        count = (classes == c).sum(0, dtype=CLASS_DTYPE)
         mode = mode.masked_fill_(count > highest, c)
         highest = torch.maximum(highest, count)
     return mode.long()
@@ -85,7 +85,7 @@ def cluster(
         has_room = len(classes) < most
         join, (client, place) = _highest(sums / [len(members) for members in classes])
         pair, both = _highest(pairs if has_room else pairs[:0])
-        if pair > join + (-TIE if pairs_first else TIE):
+        if pair > join + (-TIE_TOLERANCE if pairs_first else TIE_TOLERANCE):
             classes.append([*both])
             sums = np.column_stack((sums, similarity[:, both].sum(1)))
         elif join > -np.inf and (has_room or join > least_similarity):
@@ -103,7 +103,9 @@ def cluster(
 def random_macro_classes(clients: int, macro: int, generator: torch.Generator) -> list[list[int]]:
     """At most `macro` macro-classes; each client is put into one of them at random."""
     places = torch.randint(macro, (clients,), generator=generator).tolist()
-    classes = [[k for k in range(clients) if places[k] == s] for s in range(macro)]
+    classes: list[list[int]] = [[] for _ in range(macro)]
+    for client, place in enumerate(places):
+        classes[place].append(client)
     return [members for members in classes if members]
 
 
@@ -133,5 +135,5 @@ def _highest(similarity: np.ndarray) -> tuple[float, tuple[int, int]]:
     """The highest similarity and its place in a matrix, the first one among equals; -inf if the matrix is empty."""
     if not similarity.size:
         return -np.inf, (0, 0)
-    place = int((similarity > similarity.max() - TIE).argmax())
+    place = int((similarity > similarity.max() - TIE_TOLERANCE).argmax())
     return float(similarity.flat[place]), divmod(place, similarity.shape[1])

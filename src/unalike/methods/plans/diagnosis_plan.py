@@ -77,9 +77,9 @@ def gradient(model: Model, params: Tree, buffers: Tree, task: Task, x: Tensor, y
     return torch.cat(pieces)
 
 
-TENTHS = 10
+LABEL_CLASSES = 10
 """Number of classes that the labels of a regression are cut into, with about as many samples each."""
-TAIL = 0.001
+TAIL_SHARE = 0.001
 """The share of the samples on either side that may lie beyond the ranges, where it counts in the outermost ones."""
 
 
@@ -149,7 +149,7 @@ def _classes(plan_inputs: PlanInputs) -> int:
     """The number of classes that are counted: the outputs of the model, true and false, or tenths of the labels."""
     match plan_inputs.task.name:
         case "regression":
-            return TENTHS
+            return LABEL_CLASSES
         case "binary":
             return 2
     _, classes = plan_inputs.model.head_size
@@ -171,15 +171,15 @@ def _sum_of(answers: Answers, noise: float) -> Tensor:
 
 
 def spanned(counts: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-    """The ends of the ranges that hold all samples but a share `TAIL` on either side.
+    """The ends of the ranges that hold all samples but a share `TAIL_SHARE` on either side.
 
     `counts` are the histograms of all clients [R, B], `edges` the ends of their ranges [B + 1] or [R, B + 1]. Returns the lower
     and the upper ends, [R].
     """
     edges = edges.expand(len(counts), -1)
     below = counts.cumsum(1) / counts.sum(1, keepdim=True).clamp_min(1)
-    first = (below > TAIL).double().argmax(1)
-    last = (below >= 1 - TAIL).double().argmax(1).maximum(first)
+    first = (below > TAIL_SHARE).double().argmax(1)
+    last = (below >= 1 - TAIL_SHARE).double().argmax(1).maximum(first)
     low = edges.gather(1, first[:, None])[:, 0]
     high = edges.gather(1, last[:, None] + 1)[:, 0]
     return low, high
@@ -188,5 +188,5 @@ def spanned(counts: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
 def quantiles(counts: Tensor, edges: Tensor) -> Tensor:
     """The ends of tenths of the samples [9], from a histogram [B] with the ends of its ranges [B + 1]."""
     below = np.concatenate([[0.0], np.cumsum(counts.numpy())])
-    tenths = np.linspace(0, 1, TENTHS + 1)[1:-1] * below[-1]
+    tenths = np.linspace(0, 1, LABEL_CLASSES + 1)[1:-1] * below[-1]
     return torch.from_numpy(np.interp(tenths, below, edges.numpy()))

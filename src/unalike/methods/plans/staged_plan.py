@@ -30,8 +30,13 @@ MethodText = Annotated[str, pydantic.AfterValidator(_readable)]
 def staged_plan(cls: R) -> R:
     """Class decorator: make a frozen, validated dataclass of a plan and register it under its name for spec text.
 
-    The name is the class attribute `name`, or the class name in snake case.
+    The name is the class attribute `name`, or the class name in snake case. Raises `UnalikeError` for a class that does not extend
+    `StagedPlan`.
     """
+    if not issubclass(cls, StagedPlan):
+        raise UnalikeError(
+            f"{cls.__name__} does not extend StagedPlan; write class {cls.__name__}(StagedPlan)"
+        )
     return declared(registry, repr=False)(cls)
 
 

@@ -263,5 +263,8 @@ def with_shared_colors(figure: Figure) -> Figure:
 
 def with_marks(figure: Figure, change: Callable[[AnyMark], AnyMark]) -> Figure:
     """The figure with what becomes of each mark."""
-    plots = [replace(plot, marks=[change(mark) for mark in plot.marks]) for plot in figure.plots]
+    plots = []
+    for plot in figure.plots:
+        marks = [change(mark) for mark in plot.marks]
+        plots.append(replace(plot, marks=marks))
     return replace(figure, plots=plots)

@@ -275,10 +275,11 @@ def _(mark: Points, axes: Any, plot: Plot) -> None:
         arms = np.abs([middles - np.asarray(mark.low), np.asarray(mark.high) - middles])
         known = np.isfinite(arms).all(0)
         if known.any():
+            errors = {f"{mark.along}err": arms[:, known]}
             axes.errorbar(
                 x[known],
                 y[known],
-                **{f"{mark.along}err": arms[:, known]},
+                **errors,
                 fmt="none",
                 color=look.color,
                 capsize=3,

@@ -38,10 +38,10 @@ MAX_BUBBLE_COLUMNS = 30
 """Most classes shown as bubbles."""
 MAX_HEIGHT = 760
 """Height of the largest chart, in pixels."""
-ROUNDS = Axis("round", word="round ", form="", from_zero=True)
+ROUND_AXIS = Axis("round", word="round ", form="", from_zero=True)
 MODEL_SUFFIX = {"personal": " (personal)", "local": " (local)"}
 """Suffix of a method's name if its row is not about the shared model."""
-FRONT = Look("", "#888888", "dot", "circle")
+FRONT_LOOK = Look("", "#888888", "dot", "circle")
 
 
 def forest(differences: pd.DataFrame, baseline: str, metric: Metric, looks: Looks) -> Figure:
@@ -71,7 +71,7 @@ def curves(rounds: pd.DataFrame, column: str, title: str, looks: Looks, scale: f
     marks = [
         _curve(line, name, looks[name], has_bands) for name, line in lines.items() if len(line)
     ]
-    return plot(marks, ROUNDS, Axis(title))
+    return plot(marks, ROUND_AXIS, Axis(title))
 
 
 def _curve(line: pd.DataFrame, name: str, look: Look, has_band: bool) -> Line:
@@ -113,7 +113,7 @@ def client_lines(
         y=(scale * mean).tolist(),
         width=3,
     )
-    return plot([*lines, thick], ROUNDS, Axis(title), legend=bool(look_of_client))
+    return plot([*lines, thick], ROUND_AXIS, Axis(title), legend=bool(look_of_client))
 
 
 def class_scores(shares: Mapping[str, pd.Series], looks: Looks) -> Figure:
@@ -247,7 +247,7 @@ def pareto(
     table = table.assign(x=scales.get(x, 1.0) * table[x], y=scales.get(y, 1.0) * table[y])
     edge = table[table["front"]].sort_values("x")
     front = Line(
-        look=FRONT,
+        look=FRONT_LOOK,
         x=edge["x"].tolist(),
         y=edge["y"].tolist(),
         markers=False,

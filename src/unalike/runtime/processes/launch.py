@@ -35,7 +35,7 @@ from unalike.runtime.stages.local_backend import LocalBackend
 from unalike.training.client.client_states import ClientStates
 from unalike.training.client.client_update import initial_client_state
 
-PATIENCE = 20.0
+MIN_SECONDS_ALONE = 20.0
 """Seconds of training in one process above which a run gets several."""
 MIN_GAIN = 1.25
 """Speed of the processes over that of one from which on they pay, since their clients are not always shared out evenly."""
@@ -181,5 +181,5 @@ def _pool_to_share(run_config: RunConfig) -> tuple[ClientPool, int] | None:
     if count == 1 or Batched(client_pool).uses_compiled_loops:
         return None
     with threads_for(run_config.model):  # as it would train: more of them may wait for each other
-        is_long = work_seconds(client_pool, count, run_config.options.rounds) > PATIENCE
+        is_long = work_seconds(client_pool, count, run_config.options.rounds) > MIN_SECONDS_ALONE
     return (client_pool, count) if is_long else None

@@ -17,9 +17,9 @@ from unalike._utils.profiler_regions import PREFIX, Region
 from unalike._utils.progress import ProgressCallback, Row
 from unalike._utils.tensor_files import writing
 
-ROUNDS = 5
+MAX_PROFILED_ROUNDS = 5
 """At most this many rounds are profiled, because each adds thousands of operations to the trace."""
-STEP = "ProfilerStep"
+STEP_NAME = "ProfilerStep"
 
 PARTS: tuple[str, ...] = get_args(Region)
 
@@ -45,7 +45,7 @@ class Profile:
         if torch.cuda.is_available():
             kinds.append(ProfilerActivity.CUDA)
         first = 1 if rounds > 1 else 0
-        active = max(1, min(ROUNDS, rounds - first))
+        active = max(1, min(MAX_PROFILED_ROUNDS, rounds - first))
         self._torch = profile(
             activities=kinds, schedule=schedule(wait=0, warmup=first, active=active, repeat=1)
         )
@@ -89,9 +89,10 @@ class Profile:
         found = [
             Stretch(e.name.removeprefix(PREFIX), e.time_range.start / 1e6, e.time_range.end / 1e6)
             for e in done.events()
-            if e.name.startswith((PREFIX, STEP)) and e.device_type == torch.autograd.DeviceType.CPU
+            if e.name.startswith((PREFIX, STEP_NAME))
+            and e.device_type == torch.autograd.DeviceType.CPU
         ]
-        steps = sorted(s.end for s in found if s.name.startswith(STEP))
+        steps = sorted(s.end for s in found if s.name.startswith(STEP_NAME))
         # the step in which the run ended is not a round
         rounds = steps[: max(0, self._reported - self._first)]
         over = max(rounds, default=0.0)
@@ -109,7 +110,7 @@ def by_part(found: Iterable[Stretch]) -> dict[str, float]:
             around.pop()
         length = stretch.end - stretch.start
         for name, change in ((stretch.name, length), *((s.name, -length) for s in around[-1:])):
-            name = "bookkeeping" if name.startswith(STEP) else name
+            name = "bookkeeping" if name.startswith(STEP_NAME) else name
             seconds[name] = seconds.get(name, 0.0) + change
         around.append(stretch)
     return seconds

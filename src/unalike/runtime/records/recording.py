@@ -38,8 +38,8 @@ Hook = Callable[
 """A recording of one's own: called with the round, the cohorts, and the states before and after it, all by group; it returns
 entries with at least `quantity` and `value`."""
 
-FILE = "records.parquet"
-FOLDER = "client-parameters"
+RECORDS_FILE = "records.parquet"
+PARAMETERS_FOLDER = "client-parameters"
 COLUMNS = {
     "round": 0,
     "group": "",
@@ -252,7 +252,7 @@ class RoundRecords:
             self.parameters[number] = trained
         else:
             flat = {f"{k}/{name}": t for k, own in trained.items() for name, t in own.items()}
-            write_tensors(round_file(self.folder / FOLDER, number), flat)
+            write_tensors(round_file(self.folder / PARAMETERS_FOLDER, number), flat)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -269,7 +269,7 @@ class RoundRecords:
         found = dict(self.parameters)
         if self.folder is None:
             return found
-        for path in sorted((self.folder / FOLDER).glob("round-*.safetensors")):
+        for path in sorted((self.folder / PARAMETERS_FOLDER).glob("round-*.safetensors")):
             clients = found.setdefault(int(path.stem.removeprefix("round-")), {})
             tensors, _ = read_tensors(path)
             for name, value in tensors.items():
@@ -285,13 +285,13 @@ class RoundRecords:
         texts = dict.fromkeys(("group", "part", "quantity", "layer"), "category")
         buffer = io.BytesIO()
         self.table.astype(texts).to_parquet(buffer, index=False)
-        write_bytes(self.folder / FILE, buffer.getvalue())
+        write_bytes(self.folder / RECORDS_FILE, buffer.getvalue())
 
     def load(self, until: int) -> None:
         """Read the entries of the folder up to and including round `until`. Raises `UnalikeError` for a damaged table."""
         import pandas as pd
 
-        path = None if self.folder is None else self.folder / FILE
+        path = None if self.folder is None else self.folder / RECORDS_FILE
         if path is None or not path.exists():
             return
         try:

@@ -26,7 +26,8 @@ from unalike._utils.tensor_files import (
     write_bytes,
     write_tensors,
 )
-from unalike.core.options import SimulationOptions, WorkOptions, options_of
+from unalike.core.option import options_of
+from unalike.core.options import SimulationOptions, WorkOptions
 from unalike.core.types import Tree
 from unalike.methods.plan import is_same_spec
 from unalike.runtime.records.history import DIVERGED
@@ -34,7 +35,7 @@ from unalike.training.client.client_states import group_folder, state_file
 
 Config = dict[str, Any]
 
-KEPT = "kept"
+KEPT_FOLDER = "kept"
 """The folder of checkpoints that are kept, each named after the round whose models it holds."""
 ENDS = ("stop", "budget")
 """Settings that end a run before its last round."""
@@ -247,7 +248,9 @@ class RunDirectory:
 
     def keep(self, round: int) -> None:
         """Keep the newest checkpoint, which holds the models after this round, whatever comes."""
-        write_bytes(round_file(self.path / KEPT, round), self._checkpoints()[-1].read_bytes())
+        write_bytes(
+            round_file(self.path / KEPT_FOLDER, round), self._checkpoints()[-1].read_bytes()
+        )
 
     def return_to(self, round: int, change: Callable[[dict[str, Any]], None]) -> None:
         """Go back to the checkpoint that was kept of a round, with a `change` of its facts; later ones are removed.
@@ -256,7 +259,9 @@ class RunDirectory:
         """
         kept = {
             number: file
-            for file, number in rounds_of((self.path / KEPT).glob("round-*.safetensors")).items()
+            for file, number in rounds_of(
+                (self.path / KEPT_FOLDER).glob("round-*.safetensors")
+            ).items()
         }
         if round not in kept:
             found = ", ".join(map(str, sorted(kept))) or "none"

@@ -21,7 +21,7 @@ from unalike.core.tasks import Task, find_task
 from unalike.data.columns import MISSING
 from unalike.data.sources.delimited import MISSING_TEXTS
 from unalike.data.table_encoding import Encoding
-from unalike.data.text import PADDING, UNKNOWN, WORD
+from unalike.data.text import PADDING, UNKNOWN, WORD_PATTERN
 from unalike.metrics.scoring import Predict
 
 MODEL_FILE = "model.pt2"
@@ -33,7 +33,7 @@ COPIED_SETTINGS = ("unalike", "method", "rounds", "seed", "work", "model", "data
 """The parts of the configuration that are copied."""
 COMPARED_BATCHES = (1, 2, 7)
 """Numbers of samples with which an exported model is compared with the model."""
-TOLERANCE = 1e-6
+OUTPUT_TOLERANCE = 1e-6
 FAILURES = (
     RuntimeError,
     ValueError,
@@ -139,7 +139,7 @@ def _program(module: nn.Module, like: Tensor) -> torch.export.ExportedProgram:
             "in model.safetensors of the run"
         ) from error
     for n, values in wanted.items():
-        if not torch.allclose(found[n], values, TOLERANCE, TOLERANCE):
+        if not torch.allclose(found[n], values, OUTPUT_TOLERANCE, OUTPUT_TOLERANCE):
             difference = float((found[n] - values).abs().max())
             raise UnalikeError(
                 f"the exported model predicts something else for {n} samples (by {difference:.2g}); "
@@ -153,7 +153,7 @@ def _table(encoding: Encoding) -> dict[str, Any]:
     """The encoding of rows as plain values, with what a reader of CSV files must know."""
     facts = {"columns": encoding.names, "missing": list(MISSING_TEXTS), **asdict(encoding)}
     if encoding.words is not None:
-        return facts | {"pattern": WORD.pattern, "padding": PADDING, "unknown": UNKNOWN}
+        return facts | {"pattern": WORD_PATTERN.pattern, "padding": PADDING, "unknown": UNKNOWN}
     for category, written in zip(encoding.categories, facts["categories"], strict=True):
         written["truth"] = category.truth
     return facts | {"missing_category": MISSING}

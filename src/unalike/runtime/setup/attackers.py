@@ -7,11 +7,15 @@ import torch
 
 from unalike._utils import seeds
 from unalike.core.types import Batch
+from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
+from unalike.data.sanity import listed
 from unalike.methods.attack import Attack
 from unalike.methods.method import Method
 from unalike.methods.part import overrides
+from unalike.metrics.columns import TEST, Column, Columns
+from unalike.metrics.named_metrics import ATTACK_SUCCESS
 
 
 def malicious_clients(method: Method, sizes: np.ndarray, seed: int) -> frozenset[int]:
@@ -36,6 +40,33 @@ def under_attack(population: Population, method: Method, seed: int) -> Populatio
         val=_without(malicious, population.val),
     )
     return _poisoned(honest, attack, malicious, seed) if overrides(attack, "poison") else honest
+
+
+def columns_of_attack(method: Method, columns: Columns) -> Columns:
+    """The columns of scores that an attack adds: the success of its backdoor, under each protocol that scores client models."""
+    attack = method.attack
+    if attack is None or attack.goal is None:
+        return Columns(())
+    successes = []
+    for protocol in columns.protocols:
+        if protocol != "server":
+            is_first = protocol == columns.unprefixed_protocol
+            successes.append(Column(protocol, TEST, ATTACK_SUCCESS, unprefixed=is_first))
+    return Columns(tuple(successes))
+
+
+def note_on_malicious(malicious: frozenset[int], population: Population) -> list[str]:
+    """The note that names the malicious clients of a run; none where all are honest."""
+    if not malicious:
+        return []
+    names = [population.names[k] for k in sorted(malicious)]
+    clients = f"{listed(names)} of {len(population)} clients"
+    return [f"{clients} are malicious, and the scores are those of the others"]
+
+
+def trained_status(client: int, settings: StageSettings) -> str:
+    """The status of a client that trained in a round, for the table of clients."""
+    return "malicious" if client in settings.malicious else "trained"
 
 
 def _without(clients: frozenset[int], rows: Ragged) -> Ragged:

@@ -1,11 +1,14 @@
 """The budget of epsilon of a stage. The round loop asks it, and never whether a method is private."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from unalike._utils.errors import UnalikeError
 from unalike.core.views import ServerState, StageSettings
 from unalike.methods.method import Method
+from unalike.methods.plan import Plan, method_of
 from unalike.methods.privacy import Privacy
+from unalike.runtime.setup.stopping import Budget, names_in
 
 States = Mapping[str, ServerState]
 """Group -> server state of its model."""
@@ -55,9 +58,36 @@ class NoPrivacyBudget:
 
 
 def privacy_budget(
-    method: Method, settings: StageSettings, limit: float
+    method: Method, settings: StageSettings, budget: str | None
 ) -> PrivacyBudget | NoPrivacyBudget:
-    """The budget of a stage with this method; `limit` is the run's budget of epsilon, infinite without one."""
+    """The budget of a stage with this method; `budget` is the option of the run."""
     if method.privacy is None:
         return NoPrivacyBudget()
-    return PrivacyBudget(method.privacy, settings, limit)
+    return PrivacyBudget(method.privacy, settings, epsilon_limit(budget))
+
+
+def epsilon_limit(budget: str | None) -> float:
+    """The epsilon of the option `budget`; infinite where it is about something else."""
+    if budget is None:
+        return math.inf
+    total, limit = Budget(budget).limit
+    return limit if total == "epsilon" else math.inf
+
+
+def check_readers(
+    plans: Iterable[tuple[str, Plan]], *, budget: str | None, stop: str | None
+) -> None:
+    """Raise `UnalikeError` where the run is to end by its epsilon, and one of the plans, each with its text, has none."""
+    if epsilon_limit(budget) < math.inf:
+        reader = f"budget={budget!r}"
+    elif "epsilon" in names_in(stop):
+        reader = f"stop={stop!r}"
+    else:
+        return
+    for text, plan in plans:
+        if method_of(plan).privacy is None:
+            option = reader.partition("=")[0]
+            raise UnalikeError(
+                f"found {reader}, and {text} has no epsilon; expected a private method such as dp_sgd. "
+                f"Give another {option}, or leave the method out"
+            )

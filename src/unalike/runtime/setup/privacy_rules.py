@@ -8,7 +8,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.views import StageSettings
 from unalike.methods.plan import Stage, Step
 from unalike.methods.privacy import Privacy
-from unalike.runtime.setup.privacy_budget import PrivacyBudget
+from unalike.runtime.setup.privacy_budget import PrivacyBudget, epsilon_limit
 from unalike.runtime.setup.run_options import RunOptions
 from unalike.runtime.setup.stopping import TOTALS, names_in
 from unalike.training.wire import Item
@@ -56,7 +56,7 @@ def check_privacy(
         )
 
     # A budget that forbids the first round is a mistake, while one that ends the run later is a rule.
-    limit = PrivacyBudget(part, settings, options.epsilon_limit).limit
+    limit = PrivacyBudget(part, settings, epsilon_limit(options.budget)).limit
     if not options.rounds or limit == math.inf:
         return
     first_round = part.spent(settings, noise_multipliers, 1)

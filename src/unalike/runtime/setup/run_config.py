@@ -15,7 +15,8 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
 from unalike._utils.version import __version__
 from unalike.core.model import Model
-from unalike.core.options import cohort_size, without_defaults
+from unalike.core.option import without_defaults
+from unalike.core.options import cohort_size
 from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
@@ -23,19 +24,22 @@ from unalike.core.work import Work
 from unalike.data import array_checks, sanity
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
-from unalike.data.sanity import listed
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.methods.method import Method
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, method_of, steps_of
-from unalike.metrics.columns import TEST, Column, Columns
+from unalike.metrics.columns import Columns
 from unalike.metrics.metrics import Custom, RunMetrics, own_metrics, run_metrics
-from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.models.checkpoint import Start, start_from
 from unalike.models.conditional import fitted
 from unalike.models.registry import is_named
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.records.run_directory import Config, digest, fingerprint
-from unalike.runtime.setup.attackers import malicious_clients, under_attack
+from unalike.runtime.setup.attackers import (
+    columns_of_attack,
+    malicious_clients,
+    note_on_malicious,
+    under_attack,
+)
 from unalike.runtime.setup.given_model import (
     ModelLike,
     check_fit,
@@ -221,17 +225,7 @@ class RunConfig:
             metrics=run_metrics(self.population.task, self.metrics).values(),
             validated=bool(len(self.population.val.values)),
         )
-        attack = method_of(self.plan).attack
-        if attack is None or attack.goal is None:
-            return columns
-        at_clients = [protocol for protocol in columns.protocols if protocol != "server"]
-        successes = [
-            Column(
-                protocol, TEST, ATTACK_SUCCESS, unprefixed=protocol == columns.unprefixed_protocol
-            )
-            for protocol in at_clients
-        ]
-        return columns | Columns(tuple(successes))
+        return columns | columns_of_attack(method_of(self.plan), columns)
 
     @property
     def warnings(self) -> list[str]:
@@ -263,10 +257,7 @@ class RunConfig:
     def data_notes(self) -> tuple[str, ...]:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
         notes = [] if self.population.plan is None else [*self.population.plan.notes]
-        names = [self.population.names[k] for k in sorted(self.settings.malicious)]
-        if names:
-            malicious = f"{listed(names)} of {len(self.population)} clients"
-            notes.append(f"{malicious} are malicious, and the scores are those of the others")
+        notes += note_on_malicious(self.settings.malicious, self.population)
         return (*notes, *sanity.warnings_of(self.population))
 
     @cached_property

@@ -1,6 +1,5 @@
 """The options of a run, and the checks that need no data."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from unalike.core.work import Work
 from unalike.data.transforms import TransformChain
 from unalike.data.transforms import transform as chain_of
 from unalike.engine.auto import EXECUTORS
-from unalike.methods.plan import Plan, method_of
+from unalike.methods.plan import Plan
 from unalike.methods.plan import plan as plan_of
 from unalike.metrics.columns import PROTOCOLS
 from unalike.metrics.named_metrics import Metric
@@ -31,7 +30,7 @@ from unalike.models.registry import read
 from unalike.models.registry import registry as models
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.setup.given_model import ModelLike
-from unalike.runtime.setup.stopping import Budget, names_in
+from unalike.runtime.setup.privacy_budget import check_readers
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
@@ -54,14 +53,6 @@ class RunOptions(SimulationOptions):
     def chosen_metrics(self) -> list[Metric]:
         """The metrics that were chosen by name; the first one decides."""
         return read_metrics((self.metric,) if isinstance(self.metric, str) else self.metric)
-
-    @property
-    def epsilon_limit(self) -> float:
-        """The budget of epsilon; infinite without one."""
-        if self.budget is None:
-            return math.inf
-        total, limit = Budget(self.budget).limit
-        return limit if total == "epsilon" else math.inf
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -121,7 +112,7 @@ def check_inputs(
     except ValidationError as error:
         raise UnalikeError(explain_errors(error)) from None
     with_loss(work, None)
-    _check_epsilon_is_known(plans, checked)
+    check_readers(plans, budget=checked.budget, stop=checked.stop)
     if isinstance(model, str):
         _ = models[read(model).name]
     if start is not None:
@@ -139,23 +130,6 @@ def check_inputs(
     _ = checked.chain
     _ = checked.chosen_metrics
     return checked
-
-
-def _check_epsilon_is_known(plans: Iterable[NamedPlan], options: RunOptions) -> None:
-    """Raise `UnalikeError` where the run is to end by its epsilon, and a method has none."""
-    reads_epsilon = {
-        "budget": options.epsilon_limit < math.inf,
-        "stop": "epsilon" in names_in(options.stop),
-    }
-    reader = next((name for name, is_so in reads_epsilon.items() if is_so), None)
-    if reader is None:
-        return
-    for text, plan in plans:
-        if method_of(plan).privacy is None:
-            raise UnalikeError(
-                f"found {reader}={getattr(options, reader)!r}, and {text} has no epsilon; expected a private method such as "
-                f"dp_sgd. Give another {reader}, or leave the method out"
-            )
 
 
 def _check_executor(text: str) -> None:

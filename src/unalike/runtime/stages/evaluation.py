@@ -10,35 +10,27 @@ Where clients have validation samples, each protocol but `server` is measured on
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
-from unalike.core.tasks import Task
 from unalike.core.types import Tree
-from unalike.data.population import Population
-from unalike.data.ragged import Ragged
-from unalike.methods.attack import Attack
-from unalike.methods.plan import method_of
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TEST, TRIGGERED, VALIDATION
 from unalike.metrics.metrics import (
     Metrics,
-    RunMetrics,
     leading_columns,
     measure,
     metric_names,
-    per_client,
 )
-from unalike.metrics.named_metrics import ATTACK_SUCCESS
 from unalike.metrics.scoring import Predict, Scores, SharedModel, score
 from unalike.runtime.records.history import Row
+from unalike.runtime.setup.attackers import trained_status
 from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.splits import ProtocolMetrics, Rows, splits_of
 from unalike.runtime.stages.stage_state import RoundResult, StageState
 
 Models = Iterable[tuple[Sequence[int], Predict]]
@@ -47,93 +39,8 @@ Splits = dict[str, str]
 """Split of a column (`TEST`, `VALIDATION`) -> the samples that are scored."""
 SplitScores = dict[str, list[Scores]]
 """Split of a column -> scores of several models on these samples."""
-Rows = tuple[np.ndarray, np.ndarray]
-"""(sample indices [n], client ids [n])"""
-
-
-class ProtocolMetrics(NamedTuple):
-    """Metrics over all samples together, and of each client; None if the samples belong to no client."""
-
-    together: Metrics
-    clients: list[Metrics] | None
-
-
 MeasuredSplits = dict[str, ProtocolMetrics | None]
 """Split of a column -> the metrics on these samples; None where there is no such model."""
-
-
-class Split(Protocol):
-    """Samples to score on, and what is measured on them."""
-
-    x: Tensor
-    y: Tensor
-
-    def of(self, clients: Sequence[int]) -> Rows:
-        """The samples of these clients."""
-
-    def metrics(
-        self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
-    ) -> ProtocolMetrics:
-        """The metrics of scores on these samples, and per client for `clients_shown`."""
-
-
-class ClientSplit:
-    """The clients' own test or validation samples."""
-
-    def __init__(self, population: Population, rows: Ragged):
-        self.x = population.x
-        self.y = population.y
-        self.rows = rows
-
-    def of(self, clients: Sequence[int]) -> Rows:
-        if len(clients) == len(self.rows):
-            return self.rows.values, self.rows.owners
-        rows = [self.rows[client] for client in clients]
-        indices = np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        owners = np.repeat(np.asarray(clients, np.int64), self.rows.sizes[list(clients)])
-        return indices, owners
-
-    def metrics(
-        self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
-    ) -> ProtocolMetrics:
-        clients = per_client(task, _of(clients_shown, scores), len(clients_shown), custom)
-        return ProtocolMetrics(measure(task, scores, custom), clients)
-
-
-class TriggeredSplit(ClientSplit):
-    """The clients' test samples of other classes than a backdoor's goal, with its trigger."""
-
-    def __init__(self, population: Population, attack: Attack):
-        self.goal = attack.goal
-        rows_of_others = []
-        for rows in population.test:
-            labels = population.y[rows].numpy(force=True)
-            rows_of_others.append(rows[labels != self.goal])
-        triggered = replace(population, x=attack.triggered(population.x))
-        super().__init__(triggered, Ragged.of(rows_of_others))
-
-    def metrics(
-        self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
-    ) -> ProtocolMetrics:
-        """The success of the backdoor over all samples together; no metric of each client."""
-        predicted_as_goal = float((scores.predicted == self.goal).sum())
-        success = predicted_as_goal / max(1, len(scores.y))
-        return ProtocolMetrics({ATTACK_SUCCESS.name: success}, [{} for _ in clients_shown])
-
-
-class ServerSplit:
-    """The server's held-out test set; the same for all models."""
-
-    def __init__(self, test: tuple[Tensor, Tensor]):
-        self.x, self.y = test
-
-    def of(self, clients: Sequence[int]) -> Rows:
-        return np.arange(len(self.y)), np.zeros(len(self.y), np.int64)
-
-    def metrics(
-        self, task: Task, scores: Scores, clients_shown: Sequence[int], custom: RunMetrics
-    ) -> ProtocolMetrics:
-        return ProtocolMetrics(measure(task, scores, custom), None)
 
 
 class ClientModels(Protocol):
@@ -172,14 +79,7 @@ class Evaluator:
         self.custom = run_config.metrics
         self.columns = run_config.columns
         self.prepare = None if chain is None else chain.fixed
-        self.splits: dict[str, Split] = {"test": ClientSplit(population, population.test)}
-        if len(population.val.values):
-            self.splits["val"] = ClientSplit(population, population.val)
-        if run_config.test is not None:
-            self.splits["server"] = ServerSplit(run_config.test)
-        for attack in method_of(run_config.plan).role(Attack):
-            if attack.goal is not None:
-                self.splits[TRIGGERED] = TriggeredSplit(population, attack)
+        self.splits = splits_of(run_config)
         self._last: dict[tuple[str, str], Scores | None] = {}
 
     def names(self, stage: StageState) -> tuple[str, ...]:
@@ -388,8 +288,7 @@ class Evaluator:
         # What happened to a client in the round is its status.
         row_of = {row["client"]: row for row in rows}
         for client in () if stage.stage.pooled else result.trained:
-            is_malicious = client in stage.settings.malicious
-            row_of[client]["status"] = "malicious" if is_malicious else "trained"
+            row_of[client]["status"] = trained_status(client, stage.settings)
         for client, why in result.faults.items():
             row_of[client]["status"] = why
         return rows
@@ -424,15 +323,6 @@ def shown(stage: StageState, result: RoundResult | None) -> Sequence[int]:
     if stage.stage.pooled or not stage.stage.trained:
         return stage.draw(stage.done - 1)
     return sorted({*result.trained, *result.faults})
-
-
-def _of(clients_shown: Sequence[int], scores: Scores) -> Scores:
-    """The scores of these clients (in ascending order), with places instead of client ids."""
-    if isinstance(clients_shown, range):
-        return scores
-    clients = np.asarray(clients_shown, np.int64)
-    chosen = scores.of(np.isin(scores.client, clients))
-    return replace(chosen, client=np.searchsorted(clients, chosen.client))
 
 
 def server_models(stage: StageState) -> Models | None:

@@ -18,7 +18,6 @@ from unalike.engine.base import AcceptedRounds, ClientPool, Executor
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.methods.roles import Personalizer
-from unalike.metrics.failures import LESS_NOISE
 from unalike.metrics.scoring import Predict, SharedModel
 from unalike.training.client.client_states import ClientStateStore
 from unalike.training.client.client_task import BUFFERS
@@ -173,8 +172,7 @@ class ModelGroup:
         advice = "try a smaller learning rate"
         if self.settings.task.name == "regression":
             advice += ", or divide the target, which is not scaled"
-        if self.method.privacy is not None:
-            advice += f"; {LESS_NOISE}"
+        advice = "; ".join([advice, *self.method.advice_if_diverged])
         return Diverged(
             f"round {self.state.round + 1}: no client sent a usable update; the first, {self.source.names[client]!r}: {why}. "
             f"Training diverged: {advice}"

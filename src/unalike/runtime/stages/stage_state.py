@@ -93,7 +93,7 @@ class StageState:
             buffers="average" if stage.pooled else run_config.options.buffers,
         )
         self.method.require(self.settings.proxy)
-        self.budget = privacy_budget(self.method, self.settings, run_config.options.epsilon_limit)
+        self.budget = privacy_budget(self.method, self.settings, run_config.options.budget)
 
         # Rounds: how many are done, and whether one waits for its row in the history.
         self.done = 0

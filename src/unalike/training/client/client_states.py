@@ -17,7 +17,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors, round_file, rounds_of, write_tensors
 from unalike.core import tree
 from unalike.core.types import PartTrees, Tree
-from unalike.training.client.state_table import NEVER, RowIndex, StateTable
+from unalike.training.client.state_table import NO_ROUND, RowIndex, StateTable
 
 FILES_AT_A_TIME = 8
 """Files that are written at once: a disk takes long for one small file, and no longer for several."""
@@ -66,9 +66,6 @@ class ClientStateStore(Protocol):
 
     def save(self, accepted: dict[int, int]) -> None:
         """Write the accepted and the pinned version of every client to disk."""
-
-    def keep_rounds_from(self, round: int) -> None:
-        """Keep the files of this `round` and of later ones."""
 
     def drop_other_versions(self, accepted: dict[int, int]) -> None:
         """Delete the files of versions that are not needed any more."""
@@ -130,7 +127,7 @@ class ClientStates:
         rounds = _rounds(clients, accepted)
         rows = self._index.find(np.array(clients), rounds)
         # row 0 is the initial state: that of a client with an accepted round is in a file
-        for i in np.flatnonzero((rows == 0) & (rounds != NEVER)).tolist():
+        for i in np.flatnonzero((rows == 0) & (rounds != NO_ROUND)).tolist():
             rows[i] = self._load(clients[i], int(rounds[i]))
         return tree.unpack(self._table.read(rows))
 
@@ -158,7 +155,7 @@ class ClientStates:
         # the accepted and the pinned version stay, unless they are of this round
         numbers = np.array(clients)
         kept = np.stack([_rounds(clients, accepted), _rounds(clients, self._pinned)])
-        self._index.keep(numbers, np.where(kept == round, NEVER, kept))
+        self._index.keep(numbers, np.where(kept == round, NO_ROUND, kept))
         self._add(numbers, round, packed)
 
     def pin_versions(self, accepted: dict[int, int]) -> None:
@@ -245,8 +242,8 @@ def state_file(folder: Path, client: int, round: int) -> Path:
 
 
 def _rounds(clients: Iterable[int], accepted: Mapping[int, int]) -> np.ndarray:
-    """The round of each client; `NEVER` of one that has none."""
-    return np.array([accepted.get(client, NEVER) for client in clients], np.int32)
+    """The round of each client; `NO_ROUND` of one that has none."""
+    return np.array([accepted.get(client, NO_ROUND) for client in clients], np.int32)
 
 
 def _unlike(initial: Mapping[str, Kind], made: Mapping[str, Kind]) -> UnalikeError:

@@ -75,8 +75,8 @@ class ClientTask:
         return self.begun
 
     @cached_property
-    def sent(self) -> list[str]:
-        """The shared parameters."""
+    def sent_names(self) -> list[str]:
+        """The names of the parameters that are sent, which are the shared ones."""
         return self.method.shared_names(self.broadcast.params, self.settings.model)
 
     @cached_property
@@ -93,7 +93,7 @@ class ClientTask:
         settings, broadcast, context, data = self.settings, self.broadcast, self.context, self.data
         received_params = initial_params = broadcast.params
         if self.begun is not None:
-            received_params = tree.only(broadcast.params, self.sent)
+            received_params = tree.only(broadcast.params, self.sent_names)
             initial_params = self.begun
         initial_buffers = self.buffers
 

@@ -133,7 +133,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
             kept[part.name], message = part.finish(view_of(part, params, part_buffers))
         # private parameters stay at the client
         messages[part.name] = {
-            name: t for name, t in message.items() if name in task.sent or name not in params
+            name: t for name, t in message.items() if name in task.sent_names or name not in params
         }
 
     # the parts' states and messages; those that count what is sent have to wait for the upload
@@ -186,7 +186,7 @@ def _difference(task: ClientTask, trained: TrainedClient) -> Tree:
     received = task.broadcast.params
     spare = {} if task.method.parts_after_training else trained.new_tensors
     update = {}
-    for name in task.sent:
+    for name in task.sent_names:
         if name in trained.added_to_model:
             update[name] = trained.added_to_model[name]
         elif name in spare:
@@ -221,7 +221,7 @@ class LocalTraining:
     def __init__(self, task: ClientTask):
         self.method = task.method
         self.model = task.settings.model
-        self.sent = task.sent
+        self.sent_names = task.sent_names
         self.params = task.start
         self.client_state = task.client_state
         self.buffers = task.buffers
@@ -244,7 +244,9 @@ class LocalTraining:
         """The work of the next phase, and the values that it starts from."""
         variables = _variables(self.method, phase, self.model, self.params, self.client_state)
         # only steps that train shared parameters count, if there are such parameters
-        self._trains_shared = not self.sent or not variables[MODEL].keys().isdisjoint(self.sent)
+        self._trains_shared = not self.sent_names or not variables[MODEL].keys().isdisjoint(
+            self.sent_names
+        )
         number = len(self._solver_states)
         solver_state = map_tensors(Tensor.clone, self._kept_solver_states.get(number, {}))
         before = StepState(variables, solver_state, self.buffers, self._own_buffers)

@@ -97,7 +97,7 @@ class LocalStep:
         self.trained_parts = task.method.trained_parts
         # the client as the phase finds it
         self.view_of = task.view_of
-        self.shared_names = task.sent
+        self.shared_names = task.sent_names
         self.params = params
         self.client_state = client_state
         # how it is trained: the learning rate of the phase's work goes to the views and to the solver
@@ -354,12 +354,14 @@ class StackedRule:
 
 def _leaves_of(variables: PartTrees) -> PartTrees:
     """The variables as leaves of a new graph."""
-    return {
-        model: {
-            n: t if t.requires_grad else t.detach().requires_grad_() for n, t in tensors.items()
-        }
-        for model, tensors in variables.items()
-    }
+    leaves: PartTrees = {}
+    for model, tensors in variables.items():
+        leaves[model] = {name: _leaf_of(t) for name, t in tensors.items()}
+    return leaves
+
+
+def _leaf_of(t: Tensor) -> Tensor:
+    return t if t.requires_grad else t.detach().requires_grad_()
 
 
 def _sums_of_steps(losses: list[Tensor], rows: list[Tensor | float]) -> StepSums:

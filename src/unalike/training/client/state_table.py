@@ -16,7 +16,7 @@ MIN_BLOCK_BYTES = 2**20
 """Least number of bytes of a block."""
 ALIGNMENT_BYTES = 64
 """Columns start at multiples of this many bytes."""
-NEVER = -1
+NO_ROUND = -1
 """Round of a row without a state."""
 
 
@@ -124,7 +124,7 @@ class RowIndex:
         self._newest = np.zeros(0, np.int32)
         # by row: the same client's row before it, and its round
         self._before = np.zeros(1, np.int32)
-        self._round = np.full(1, NEVER, np.int32)
+        self._round = np.full(1, NO_ROUND, np.int32)
         self._used = 1
         self._free = np.zeros(0, np.int32)
 

@@ -133,7 +133,8 @@ def explained_by(
             gains.append(gain(method, baseline, setting, column, last)(results))
 
         # Only seeds that every setting has both numbers of.
-        seeds = set.intersection(*(set(by_seed) for by_seed in [*numbers, *gains]))
+        seeds_of_each = [set(by_seed) for by_seed in [*numbers, *gains]]
+        seeds = set.intersection(*seeds_of_each)
         correlations = {}
         for seed in sorted(seeds):
             pairs = [(number[seed], gained[seed]) for number, gained in zip(numbers, gains)]

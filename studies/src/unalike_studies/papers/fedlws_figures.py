@@ -126,7 +126,8 @@ AT = {f"factor {gamma:g}": gamma for gamma in (0.9, 0.95, 0.98, 0.99, 0.995)}
 CONSTANT: Methods = {"FedAvg": "fedavg", FIXED: "fedavg + fixed_shrink(step=0.01)"} | {
     label: f"fedavg + fixed_shrink(step=0, first={gamma})" for label, gamma in AT.items()
 }
-BEST_FACTOR = best(*(score(label, CIFAR, last=LAST) for label in AT))
+SCORES_OF_FACTORS = [score(label, CIFAR, last=LAST) for label in AT]
+BEST_FACTOR = best(*SCORES_OF_FACTORS)
 FIXED_STUDY = fedlws.study(
     "fedlws-fixed",
     "Accuracy of FedAvg with fixed factors in every round: one for the model, or 1 - 0.01 l for layer l",

@@ -1,6 +1,6 @@
 """Conditioning on local statistics (Brannvall 2025): characters, the third row of table 1, table 4 and figure 1."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from string import ascii_uppercase, digits
 from typing import Any
 
@@ -111,6 +111,12 @@ def _gain(method: str, other: str, character: str = "") -> Quantity:
     return gain(method, other, NAME, column, last=1)
 
 
+def _mean_gain(characters: Iterable[str]) -> Quantity:
+    """The gain of the conditional CNN over the global model, mean over these characters."""
+    gains = [_gain(CNN, "global", character) for character in characters]
+    return mean(*gains)
+
+
 def _on(character: str, other: str) -> Printed:
     """The printed gain of the conditional CNN on one character."""
     return _row(CNN, "4", character=character) - _row(other, "4", character=character)
@@ -208,13 +214,13 @@ CHARACTER_CLAIMS = (
     _on_all(LONGER_CNN, "cluster", f"{AS_GOOD_AS_ORACLE} after 100 epochs", Same(1.0)),
     Claim(
         "The global model is worse than the conditional CNN on z, Z, 2 and i, I, 1, mean",
-        mean(*(_gain(CNN, "global", character) for character in NAMED)),
+        _mean_gain(NAMED),
         Above(),
         remark="the text names them as easily confused",
     ),
     question(
         f"The conditional CNN is better than the global model on the {len(CONFUSED)} characters that look alike, on average",
-        mean(*(_gain(CNN, "global", character) for character in CONFUSED)),
+        _mean_gain(CONFUSED),
         Above(),
     ),
     question(

@@ -84,7 +84,8 @@ FEW = {name: METHODS[name] for name in ("FedAvg", "FedNova")}
 
 def _last(method: str, setting: str) -> Quantity:
     if method == BEST_PROX:
-        return best(*(score(name, setting, last=1) for name in PROX))
+        scores = [score(name, setting, last=1) for name in PROX]
+        return best(*scores)
     return score(method, setting, last=1)
 
 

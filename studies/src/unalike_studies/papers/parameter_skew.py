@@ -257,7 +257,8 @@ def asks_better(method: str, baseline: str, setting: str, column: str = "accurac
 def better_than_best(method: str, others: Iterable[str], setting: str) -> Claim:
     """The claim that a method is better than the best shared model of others."""
     others = list(others)
-    best_of_others = best(*(of(other, setting) for other in others))
+    scores_of_others = [of(other, setting) for other in others]
+    best_of_others = best(*scores_of_others)
     quantity = difference(of(method, setting), best_of_others)
     printed_numbers = [place(setting).printed(other) for other in others]
     printed_best = max(printed_numbers, key=lambda number: number.value)
@@ -273,7 +274,8 @@ def better_than_best(method: str, others: Iterable[str], setting: str) -> Claim:
 def better_than_mean(method: str, others: Iterable[str], setting: str) -> Claim:
     """The claim that a method is better than the mean of others: the 4.7 of the abstract is the mean of this over 16 settings."""
     others = list(others)
-    mean_of_others = mean(*(of(other, setting) for other in others))
+    scores_of_others = [of(other, setting) for other in others]
+    mean_of_others = mean(*scores_of_others)
     quantity = difference(of(method, setting), mean_of_others)
     printed_numbers = [place(setting).printed(other) for other in others]
     published = place(setting).printed("FedPake") - Printed.mean(*printed_numbers)
