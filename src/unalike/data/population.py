@@ -14,7 +14,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.notebook import bubbles, paragraph
 from unalike._utils.registry import figures
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import Task
 from unalike.core.types import Batch
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import SPLITS, ClientData
@@ -170,9 +170,8 @@ class Population(Sequence[ClientData]):
     @property
     def outputs(self) -> int | None:
         """The argument `classes` of `ua.model`: the number of classes; None (one output) for binary and regression."""
-        if self.classes is None or self.task.name != "classification":
-            return None
-        return len(self.classes)
+        classes = None if self.classes is None else len(self.classes)
+        return self.task.outputs(classes, self.y.shape[1:])
 
     @property
     def sizes(self) -> np.ndarray:

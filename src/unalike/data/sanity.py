@@ -111,16 +111,13 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     y = _labels(population, population.test) if test is None else test
     if not population.is_here or not len(train) or not len(y):
         return ""
-    if population.classes is None:
-        error = (y - train.mean()).square().mean().sqrt().item()
-        return f"for comparison: always predicting the mean has an RMSE of {error:.4g}"
-    most = int(torch.bincount(train.long()).argmax())
-    share = (y == most).float().mean().item()
-    text = f"for comparison: always predicting {population.classes[most]!r} has an accuracy of {share:.4f}"
+    score = population.task.constant_prediction(train, y, population.classes)
+    text = f"for comparison: {score}" if score else ""
+    classes = population.classes
+    positives = population.positives
     if test is not None or len(population) > MANY_CLIENTS:
         return text
-    positives = population.positives
-    if positives is None:
+    if classes is None or positives is None:
         return text
 
     # Of two classes: how many test samples of the second the clients have, since few say little.
@@ -131,7 +128,7 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     names = ""
     if few.any():
         names = f", fewer than {FEW_TEST_SAMPLES} in {_named(population, few)}"
-    return f"{text}; test samples of a client that are {population.classes[1]!r}: {span}{names}"
+    return f"{text}; test samples of a client that are {classes[1]!r}: {span}{names}"
 
 
 def _labels(population: Population, rows: Ragged) -> Tensor:

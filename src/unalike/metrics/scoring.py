@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unalike.core.model import Model
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import Task
 from unalike.core.types import Context, Tree
 from unalike.loops import crew as compiled_loops
 
@@ -87,12 +87,7 @@ def score(
     for some, labels in zip(outputs(predict, x, index), y.split(rows_at_once(x)), strict=True):
         losses.append(task.losses(some, labels))
         predicted.append(task.predict(some))
-        if task.name != "classification":
-            kept_logits.append(some.flatten())
-        elif logits or task.areas:
-            kept_logits.append(some)
-        else:  # logits of many classes would take most of the memory of an evaluation
-            kept_logits.append(some[:, :0])
+        kept_logits.append(task.scored_logits(some, wanted=logits))
     return Scores(
         client=client,
         loss=torch.cat(losses).cpu().numpy(),

@@ -75,6 +75,8 @@ def _obstacles(method: Method, settings: StageSettings, x: Tensor, rows: int) ->
         return
     if kernels() is None:
         yield "numba is not installed"
+    if settings.task.compiled_loss is None:
+        yield f"they have no loss of the task {settings.task.name}"
     if not chain.takes(x):
         yield f"samples of shape {list(x.shape[1:])} do not suit its layers"
     if model.precision != "float32":
@@ -311,13 +313,20 @@ class CompiledTrainer:
         after = replace(before, variables=variables, solver_state={})
         return StepSums(loss, rows, steps), after
 
+    @property
+    def _loss(self) -> int:
+        """The loss of the task, as the loops number it."""
+        loops, name = kernels(), self.settings.task.compiled_loss
+        assert loops and name  # see `obstacle`
+        return loops.LOSSES[name]
+
     def _data(self, rows: StackedBatches) -> Any:
         """The samples and batches as the loops take them (`kernels.Data`)."""
         loops = kernels()
         assert loops  # see `obstacle`
         classes = np.empty(0, np.int64)
         targets = np.empty(0, np.float32)
-        if self.settings.task.name == "classification":
+        if self._loss == loops.CLASSES:
             classes = rows.labels.long().contiguous().numpy()
         else:
             targets = rows.y.float().flatten().numpy()
@@ -347,7 +356,7 @@ class CompiledTrainer:
         layout = layout_of(chain, shapes, frozenset(moves), sample)
         start = layout.flat(params)
         step = loops.Step(
-            loss=loops.LOSSES[self.settings.task.name],
+            loss=self._loss,
             lr=np.float32(self.work.lr),
             momentum=np.float32(solver.momentum),
             nesterov=solver.nesterov,

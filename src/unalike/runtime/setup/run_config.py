@@ -524,8 +524,7 @@ def _tensors(name: str, found: Pair | None, population: Population) -> TensorPai
         )
     if not len(y):
         raise UnalikeError(f"{name}: found no sample; expected some, or leave {name} out")
-    if population.outputs is not None:
-        array_checks.label_range(y, population.outputs, name)
+    array_checks.check_labels(population.task, y, population.classes, name)
     x = x.to(population.x)
     y = y.to(population.y)
     if population.plan is not None and not x.is_floating_point():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import TWO_CLASSES, Task
 from unalike.core.types import Tree
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
@@ -316,7 +316,7 @@ class Evaluator:
         or no samples.
         """
         samples = len(self.population.test.values)
-        if not self.population.task.areas or not 0 < samples <= MAX_RISK_SAMPLES:
+        if not self.population.task.offers(TWO_CLASSES) or not 0 < samples <= MAX_RISK_SAMPLES:
             return None
         if len(self.population) > MAX_LISTED_CLIENTS:
             return None

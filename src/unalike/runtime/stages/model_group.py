@@ -171,8 +171,8 @@ class ModelGroup:
         """The error for a round in which all updates are refused."""
         client, why = min(refused.items())
         advice = "try a smaller learning rate"
-        if self.settings.task.name == "regression":
-            advice += ", or divide the target, which is not scaled"
+        if self.settings.task.advice_if_diverged:
+            advice += f", or {self.settings.task.advice_if_diverged}"
         if self.method.privacy is not None:
             advice += f"; {LESS_NOISE}"
         return Diverged(
