@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.core.inputs import Inputs, take_rows
+from unalike.core.nests import tensors_of
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 
@@ -52,7 +54,7 @@ def warnings_of(population: Population) -> list[str]:
     # Nearly all data differs within its first samples, so that the others need not be compared.
     rows = torch.tensor(population.train.values)
     x = population.x
-    if len(rows) > 1 and _is_constant(x[rows[:100]]) and _is_constant(x[rows]):
+    if len(rows) > 1 and _are_constant(x, rows[:100]) and _are_constant(x, rows):
         warnings.append(
             "all training samples have the same inputs: nothing in them tells one label from "
             "another"
@@ -145,6 +147,11 @@ def listed(names: Sequence[str]) -> str:
     """The first names, and how many there are besides."""
     rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + rest
+
+
+def _are_constant(x: Inputs, rows: Tensor) -> bool:
+    """Whether these samples are all the same."""
+    return all(_is_constant(values) for values in tensors_of(take_rows(x, rows)))
 
 
 def _is_constant(values: Tensor) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
+from unalike.core.inputs import Inputs, is_one_tensor
 from unalike.core.model import Model
 from unalike.core.solvers import SGD
 from unalike.core.types import Batch, ClientUpdate, PartTrees, Tree
@@ -55,7 +56,7 @@ def kernels() -> ModuleType | None:
     return compiled_loops.loops("unalike.loops.kernels")
 
 
-def obstacle(method: Method, settings: StageSettings, x: Tensor, rows: int) -> str | None:
+def obstacle(method: Method, settings: StageSettings, x: Inputs, rows: int) -> str | None:
     """The reason why the loops cannot train clients; None if they can.
 
     The method's parts may add pulls to the gradient of a model, one may have an inner loop, and nothing else. The model is a
@@ -64,7 +65,7 @@ def obstacle(method: Method, settings: StageSettings, x: Tensor, rows: int) -> s
     return next(_obstacles(method, settings, x, rows), None)
 
 
-def _obstacles(method: Method, settings: StageSettings, x: Tensor, rows: int) -> Iterator[str]:
+def _obstacles(method: Method, settings: StageSettings, x: Inputs, rows: int) -> Iterator[str]:
     """All reasons; those after the first are not looked for."""
     work, model = settings.work, settings.model
     chain = chain_or_reason(model)
@@ -77,6 +78,9 @@ def _obstacles(method: Method, settings: StageSettings, x: Tensor, rows: int) ->
         yield "numba is not installed"
     if settings.task.compiled_loss is None:
         yield f"they have no loss of the task {settings.task.name}"
+    if not is_one_tensor(x):
+        yield "its samples are several tensors"
+        return
     if not chain.takes(x):
         yield f"samples of shape {list(x.shape[1:])} do not suit its layers"
     if model.precision != "float32":

@@ -209,7 +209,7 @@ class Run:
         samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
         if client is None and state.is_personal:
             warn(shared_model_note(self.config))
-        return samples.to(population.x.device).predictions(
+        return samples.to(population.y.device).predictions(
             predict, population.task, population.classes
         )
 

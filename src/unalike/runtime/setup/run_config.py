@@ -14,6 +14,7 @@ from torch import nn
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
 from unalike._utils.version import __version__
+from unalike.core.inputs import is_one_tensor
 from unalike.core.model import Model
 from unalike.core.options import cohort_size, without_defaults
 from unalike.core.privacy import ReleaseSampling
@@ -463,7 +464,7 @@ def _check_transform(options: RunOptions, population: Population) -> None:
     """Raise `UnalikeError` if the transform of training batches cannot be used on the samples."""
     if options.chain is None:
         return
-    if population.x.dim() != 4:
+    if not is_one_tensor(population.x) or population.x.dim() != 4:
         shape = list(population.input_shape)
         raise UnalikeError(
             f"transform={options.transform!r} is for images; found samples of shape {shape}: leave it out"

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
+from unalike.core.inputs import Inputs
 from unalike.core.tasks.task import TWO_CLASSES, Task
 from unalike.core.types import Tree
 from unalike.data.population import Population
@@ -65,7 +66,7 @@ MeasuredSplits = dict[str, ProtocolMetrics | None]
 class Split(Protocol):
     """Samples to score on, and what is measured on them."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
 
     def of(self, clients: Sequence[int]) -> Rows:
@@ -407,7 +408,7 @@ class Evaluator:
             samples.y[index],
             owners,
             logits=bool(self.custom),
-            index=index.to(samples.x.device),
+            index=index.to(samples.y.device),
         )
 
 

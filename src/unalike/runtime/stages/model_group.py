@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.inputs import Inputs, first_rows
 from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
@@ -270,8 +271,8 @@ class ModelGroup:
             return SharedModel(model, params, mine.shared_buffers, context)
         shared = params | mine.shared_buffers
 
-        def predict(x: Tensor) -> Tensor:
-            laid_out = model.channels_last(x[:2], context)
+        def predict(x: Inputs) -> Tensor:
+            laid_out = model.channels_last(first_rows(x, 2), context)
             output = part.predict(
                 laid_out, shared, mine.of_personalizer, mine.own_buffers, x, context
             )
