@@ -210,6 +210,12 @@ class Population(Sequence[ClientData]):
         val = self._take_any(self.val[k])
         return ClientData(train, test, val, self.names[k])
 
+    @property
+    def example_samples(self) -> Batch | None:
+        """The training samples of the first client that has some; None if there is none."""
+        with_samples = np.flatnonzero(self.sizes)
+        return Batch(*self._take(self.train[int(with_samples[0])])) if len(with_samples) else None
+
     def _take_any(self, rows: np.ndarray) -> Pair | None:
         """The samples of these rows; None if there are no rows."""
         return self._take(rows) if len(rows) else None

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -84,11 +83,8 @@ def _with_outputs(module: nn.Module, population: Population) -> Model:
 def example_context(plan: Plan, population: Population) -> Context:
     """The static facts of the first client with training data, to build and try the model with."""
     method = method_of(plan)
-    with_samples = np.flatnonzero(population.sizes)
-    if not len(with_samples) or not method.conditioners:
-        return {}
-    x, y = population[int(with_samples[0])].train
-    return method.describe(Batch(torch.as_tensor(x), torch.as_tensor(y)), population.outputs)
+    samples = population.example_samples if method.conditioners else None
+    return {} if samples is None else method.describe(samples, population.outputs)
 
 
 def check_fit(model: Model, population: Population, context: Context) -> None:

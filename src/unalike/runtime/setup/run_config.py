@@ -316,8 +316,7 @@ class RunConfig:
     @property
     def wire(self) -> list[Item]:
         """The tensors that cross the wire in the steps of the plan."""
-        trained = (client.train for client in self.population)
-        samples = next((Batch(x, y) for x, y in trained if len(y)), None)
+        samples = self.population.example_samples
 
         def client_facts(method: Method) -> Context:
             return {} if samples is None else method.client_facts(samples, self.settings)
