@@ -1,4 +1,4 @@
-"""What a task declares: its labels, its loss, its predictions, and the metrics that score them."""
+"""The base class of tasks, which declares their labels, loss, predictions and metrics; and the traits that a task may have."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Task:
     labels_in_words: ClassVar[str]
     """The labels in a message: classes, true/false, numbers."""
     traits: ClassVar[frozenset[str]] = frozenset()
-    """What the task offers to those who need something of it, such as `CLASSES` or `NUMBERS`."""
+    """The traits of the task, such as `CLASSES` or `NUMBERS`, for those who need one of them."""
     class_names: ClassVar[tuple[str, ...]] = ()
     """The names of the classes, of a task that has the same ones for all data."""
 
-    # ---- what others know by name ----
+    # ---- metrics, compiled loops and advice ----
 
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
     """The names of its metrics, in the order of their columns."""
     compiled_loss: ClassVar[str | None] = None
     """The name of its loss in the compiled loops (`loops.kernels.LOSSES`); None: they do not have it."""
     advice_if_diverged: ClassVar[str] = ""
-    """What may also help if training diverges, as the end of a sentence."""
+    """Advice for training that diverges, besides a smaller learning rate, as the end of a sentence; empty for none."""
 
     def offers(self, need: str) -> bool:
         """Whether the task has the trait `need`; every task offers an empty one."""
@@ -86,7 +86,7 @@ class Task:
         return False
 
     def label_fault(self, y: Tensor, classes: int | None) -> str:
-        """What is wrong with labels [N, ...] of the right type and shape; empty if nothing is."""
+        """The fault of labels [N, ...] of the right type and shape; empty if there is none."""
         return ""
 
     def label_from_text(self, text: str) -> float:

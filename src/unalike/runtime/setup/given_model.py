@@ -218,7 +218,7 @@ def _telling_samples(population: Population) -> Inputs:
 
 
 def _versions(x: Inputs) -> list[int]:
-    """How often each tensor was written over."""
+    """The number of times that each tensor was written over."""
     return [t._version for t in tensors_of(x)]
 
 
