@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from graphlib import CycleError, TopologicalSorter
@@ -22,6 +23,7 @@ LOOSE_MODULES = {"__init__.py", "__main__.py", "api.py"}
 MAX_DEPTH = 3
 """unalike/federation/coordinator/mailbox.py has depth 3."""
 
+TASK_NAMES = ("classification", "binary", "regression")
 TESTS_OF_EVERYTHING = {"benchmarks", "contract", "devices", "docs", "helpers", "network", "pages"}
 """Folders of tests with no folder of that name in the package."""
 
@@ -66,3 +68,56 @@ def test_folders_are_at_most_two_deep():
 @pytest.mark.parametrize("folder", FOLDERS, ids=str)
 def test_folder_has_a_docstring(folder):
     assert (PACKAGE / folder / "__init__.py").read_text().startswith('"""')
+
+
+def names_a_task(node: ast.AST) -> bool:
+    """Whether an expression is the name of a task: `task.name`, `settings.task.name`, or a text such as "binary"."""
+    if isinstance(node, ast.Constant):
+        return node.value in TASK_NAMES
+    if not (isinstance(node, ast.Attribute) and node.attr == "name"):
+        return False
+    owner = node.value
+    word = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
+    return word.lower().endswith("task")
+
+
+def questions_about_names_of_tasks(source: str) -> list[int]:
+    """The lines that compare a task's name, or look something up by it."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        asked: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            asked = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            asked = [node.subject]
+        elif isinstance(node, ast.Subscript):
+            asked = [node.slice]
+        if any(map(names_a_task, asked)):
+            lines.append(node.lineno)
+    return lines
+
+
+def test_task_is_asked_and_not_compared_by_name():
+    """A new task is one class: no file outside `core/tasks` knows which tasks there are."""
+    found = {}
+    for module in MODULES:
+        if module.parts[:2] == ("core", "tasks"):
+            continue
+        lines = questions_about_names_of_tasks((PACKAGE / module).read_text())
+        if lines:
+            found[str(module)] = lines
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if settings.task.name == "regression": pass',
+        'has_classes = schema.task != "classification"',
+        "loss = LOSSES[task.name]",
+        "match plan.task.name:\n    case _: pass",
+        "if self.task.name in names: pass",
+    ],
+)
+def test_question_about_the_name_of_a_task_is_found(line):
+    assert questions_about_names_of_tasks(line) == [1]

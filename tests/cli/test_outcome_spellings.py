@@ -79,7 +79,7 @@ def test_every_command_reads_the_outcome_in_the_same_way(cli, classes, scores):
 
 def test_areas_are_those_of_the_metric_chosen_by_name():
     """Also with equal logits; `positive=` names the other class."""
-    from unalike.core.tasks import TASKS
+    from unalike.core.tasks.registry import find_task
     from unalike.metrics.metrics import measure
     from unalike.metrics.named_metrics import read
     from unalike.metrics.scoring import Scores
@@ -87,10 +87,10 @@ def test_areas_are_those_of_the_metric_chosen_by_name():
     rng = np.random.default_rng(0)
     y, z = rng.integers(0, 2, 80), rng.normal(size=(80, 2)).round(1).astype(np.float32)
     scores = Scores(np.zeros(80, int), np.zeros(80), y, z.argmax(1), z)
-    two = TASKS["classification"].of(["no", "yes"])
+    two = find_task("classification").of(["no", "yes"])
     usual = measure(two, scores)
     assert list(usual)[-2:] == AREAS
-    of_three = measure(TASKS["classification"], scores, {m.name: m for m in read(AREAS)})
+    of_three = measure(find_task("classification"), scores, {m.name: m for m in read(AREAS)})
     for name in AREAS:
         assert usual[name] == pytest.approx(of_three[name])
     [other] = read(["average_precision(positive='no')"])

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.losses import COUNTS, GivenLoss, class_counts, loss
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.registry import find_task
 from unalike.core.types import Batch
 
 GEN = torch.Generator().manual_seed(0)
@@ -136,7 +136,7 @@ def test_function_with_another_result_is_refused(wrong, says):
 )
 def test_loss_that_does_not_fit_the_task_is_refused(text, task, says):
     with pytest.raises(UnalikeError, match=says):
-        loss(text).check(TASKS[task], 4)
+        loss(text).check(find_task(task), 4)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def test_compiled_sum_and_spread_are_bitwise_equal_for_any_thread_count(monkeypa
 @pytest.mark.parametrize(
     "module, function",
     [
-        ("core.column_loops", "sum_and_spread"),
-        pytest.param("engine.compiled.kernels", "train", marks=pytest.mark.slow),
+        ("loops.column_loops", "sum_and_spread"),
+        pytest.param("loops.kernels", "train", marks=pytest.mark.slow),
     ],
 )
 def test_compiled_loops_on_avx512_processor_use_64_byte_vectors(module, function):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.registry import find_task
 from unalike.data import ClientData, Population, partition
 from unalike.data.ragged import NumberedNames, Ragged
 
@@ -125,7 +125,7 @@ def test_population_with_label_outside_classes_raises():
         Population.of([client([0]), client([2])], classes=["no", "yes"])
 
 
-@pytest.mark.parametrize("task", ["binary", TASKS["binary"]])
+@pytest.mark.parametrize("task", ["binary", find_task("binary")])
 def test_population_task_converts_labels(task):
     everyone = Population.of([client([0, 1])], task=task)
     assert (
@@ -232,7 +232,7 @@ def test_ragged_of_million_clients_stores_offsets_only():
     owners = Ragged.ranges(np.arange(count) % 8, np.ones(count, np.int64))
     none = Ragged.empty(count)
     everyone = Population(
-        x, y, owners, none, none, NumberedNames(count), ["0"], TASKS["classification"]
+        x, y, owners, none, none, NumberedNames(count), ["0"], find_task("classification")
     )
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

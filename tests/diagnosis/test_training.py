@@ -6,7 +6,7 @@ import torch
 
 import unalike as ua
 from unalike.core.model import Model
-from unalike.core.tasks import find_task
+from unalike.core.tasks.registry import find_task
 from unalike.data.population import Population
 from unalike.diagnosis.training import FOLDS, cancelled, cancelled_gradients, gradient_products
 

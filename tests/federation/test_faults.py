@@ -20,7 +20,7 @@ from small_federation import (
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.codec import checksum, pack
-from unalike.core.tasks import find_task
+from unalike.core.tasks.registry import find_task
 from unalike.federation.coordinator.run_control import Control, Stopped
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.messages import NOTICES, versions

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unalike.core.model import Model
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.registry import find_task
 from unalike.core.types import Batch, ClientUpdate, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.core.work import Work
@@ -123,7 +123,7 @@ class Simulation:
         malicious = malicious_clients(
             self.method, np.array([len(rows) for rows in clients.train]), seed
         )
-        given = Model(module), TASKS[task], asked, seed, buffers, proxy, classes
+        given = Model(module), find_task(task), asked, seed, buffers, proxy, classes
         self.settings = StageSettings(*given, malicious=malicious)
         site = ClientPool(
             self.method,

@@ -12,7 +12,7 @@ from two_clients import LAYER, TENSOR, A, B, U, W, advanced, entries
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.registry import find_task
 from unalike.core.types import Batch, ClientUpdate
 from unalike.core.views import Cohort, Members
 
@@ -254,7 +254,10 @@ def law(spec, sizes=(1, 2, 5)):
     server = Server(spec, {"head.weight": [START]})
     batch = Batch(torch.as_tensor(X), torch.as_tensor(Y))
     server.settings = replace(
-        server.settings, model=Model(plane(0, 0).double()), task=TASKS["regression"], proxy=batch
+        server.settings,
+        model=Model(plane(0, 0).double()),
+        task=find_task("regression"),
+        proxy=batch,
     )
     size = torch.tensor(sizes, dtype=torch.float64)
     update = {"head.weight": torch.as_tensor(MODELS - START)[:, None]}

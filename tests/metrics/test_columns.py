@@ -8,7 +8,7 @@ import math
 import pytest
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.registry import find_task
 from unalike.metrics.columns import COLUMNS_FILE, TEST, VALIDATION, Columns
 from unalike.metrics.metrics import run_metrics
 from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, read
@@ -16,7 +16,7 @@ from unalike.metrics.named_metrics import KNOWN, Metric, own_metric, read
 COST = Metric("cost", -1, "Cost", "cost", low=0.0, high=math.inf)
 COLUMNS = Columns.of(
     ("server", "clients", "personal"),
-    run_metrics(TASKS["classification"], {"cost": COST}).values(),
+    run_metrics(find_task("classification"), {"cost": COST}).values(),
     True,
 )
 
@@ -42,7 +42,7 @@ def test_names_carry_protocol_and_split_but_for_the_first_protocol():
 def test_chosen_metric_decides_whatever_its_direction_and_unknown_directions_do_not():
     assert COLUMNS.metric == COST and COLUMNS.further[0] == KNOWN["accuracy"]
     own = Columns.of(
-        ("clients",), run_metrics(TASKS["regression"], {"cost": own_metric("cost")}).values()
+        ("clients",), run_metrics(find_task("regression"), {"cost": own_metric("cost")}).values()
     )
     assert own.metric == KNOWN["rmse"] and own.metrics[-1].sign == 0
     with pytest.raises(UnalikeError, match="no metric decides: found loss"):
@@ -55,7 +55,7 @@ def test_columns_are_read_as_they_were_stored(tmp_path):
     }
     columns = Columns.of(
         ("personal", "clients"),
-        run_metrics(TASKS["binary"], chosen | {"mine": own_metric("mine")}).values(),
+        run_metrics(find_task("binary"), chosen | {"mine": own_metric("mine")}).values(),
     )
     columns.save(tmp_path)
     found = Columns.load(tmp_path)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from unalike.core.model import Model
-from unalike.core.tasks import find_task
+from unalike.core.tasks.registry import find_task
 from unalike.data.transforms import transform
 from unalike.loops import crew as compiled_loops
 from unalike.metrics import scoring

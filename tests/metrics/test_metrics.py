@@ -9,7 +9,7 @@ import pytest
 from sklearn import metrics as sk
 
 import unalike as ua
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.registry import find_task
 from unalike.metrics import metrics as m
 from unalike.metrics.metrics import measure, own_metrics, per_client
 from unalike.metrics.scoring import Scores
@@ -25,7 +25,7 @@ def scores(client, y, predicted, logits=None, loss=None):
 def test_measure_equals_hand_computed_values():
     """y = 0 0 0 1, guessed 0 0 1 1: recalls 2/3 and 1; F1 of class 0 is 4/5, of class 1 2/3; class 2 does not occur."""
     found = measure(
-        TASKS["classification"], scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1], loss=[1, 2, 3, 6])
+        find_task("classification"), scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1], loss=[1, 2, 3, 6])
     )
     assert found == pytest.approx(
         {"loss": 3, "accuracy": 3 / 4, "macro_f1": (4 / 5 + 2 / 3) / 2, "balanced_accuracy": 5 / 6}
@@ -35,11 +35,11 @@ def test_measure_equals_hand_computed_values():
 def test_areas_equal_hand_computed_values():
     """Positives at 3 and 1, negatives at 2 and 1: pairs 3>2, 3>1, 1<2, 1=1: 2.5 of 4. Thresholds 3, 2, 1: precision 1, 1/2, 1/2."""
     y = np.array([True, False, True, False])
-    found = measure(TASKS["binary"], scores([0] * 4, y, y, [3.0, 2.0, 1.0, 1.0]))
+    found = measure(find_task("binary"), scores([0] * 4, y, y, [3.0, 2.0, 1.0, 1.0]))
     assert (found["roc_auc"], found["average_precision"]) == pytest.approx(
         (2.5 / 4, 1 / 2 * 1 + 1 / 2 * 2 / 4)
     )
-    broken = measure(TASKS["binary"], scores([0] * 4, y, y, [3.0, math.nan, 1.0, 1.0]))
+    broken = measure(find_task("binary"), scores([0] * 4, y, y, [3.0, math.nan, 1.0, 1.0]))
     assert (
         math.isnan(broken["roc_auc"])
         and math.isnan(broken["average_precision"])
@@ -55,7 +55,7 @@ def test_metrics_equal_scikit_learn(seed):
     client = rng.permutation(np.repeat(np.arange(12), sizes))
     y = rng.random(len(client)) < rng.choice([0.0, 0.3, 0.5, 1.0], 12)[client]
     logits = rng.normal(size=len(y)).round(1) + y
-    found = per_client(TASKS["binary"], scores(client, y, logits > 0, logits), 12)
+    found = per_client(find_task("binary"), scores(client, y, logits > 0, logits), 12)
     for k in range(12):
         own = client == k
         if not own.any():
@@ -85,7 +85,7 @@ def test_per_client_in_blocks_equals_one_by_one(monkeypatch, block):
     monkeypatch.setattr(m, "MAX_COUNTS_AT_ONCE", block)
     rng = np.random.default_rng(0)
     client, y, guess = rng.integers(0, 9, 300), rng.integers(0, 10, 300), rng.integers(0, 10, 300)
-    found = per_client(TASKS["classification"], scores(client, y, guess), 10)
+    found = per_client(find_task("classification"), scores(client, y, guess), 10)
     for k in range(9):
         own = client == k
         assert found[k]["macro_f1"] == pytest.approx(
@@ -97,13 +97,13 @@ def test_per_client_in_blocks_equals_one_by_one(monkeypatch, block):
         assert found[k]["balanced_accuracy"] == pytest.approx(recall)
     assert math.isnan(found[9]["accuracy"])
     assert (
-        measure(TASKS["classification"], scores(client, y, guess))["accuracy"]
+        measure(find_task("classification"), scores(client, y, guess))["accuracy"]
         == (y == guess).mean()
     )
 
 
 def test_measure_regression_gives_rmse():
-    found = measure(TASKS["regression"], scores([0, 0], [1.0, 2.0], [1.0, 4.0], loss=[0, 4]))
+    found = measure(find_task("regression"), scores([0, 0], [1.0, 2.0], [1.0, 4.0], loss=[0, 4]))
     assert {n: found[n] for n in ("loss", "rmse")} == pytest.approx(
         {"loss": 2, "rmse": math.sqrt(2)}
     )
@@ -202,6 +202,8 @@ def test_user_metric_that_overwrites_arguments_changes_no_other():
 
     custom = {"spoils": spoils, "hits": lambda y, predicted, logits: float((y == predicted).mean())}
     found = measure(
-        TASKS["classification"], scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1]), own_metrics(custom)
+        find_task("classification"),
+        scores([0] * 4, [0, 0, 0, 1], [0, 0, 1, 1]),
+        own_metrics(custom),
     )
     assert found["hits"] == found["accuracy"] == 3 / 4

@@ -6,7 +6,7 @@ import sklearn.metrics as sk
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.registry import find_task
 from unalike.metrics.metric_sums import MetricSums, unpooled
 from unalike.metrics.metrics import measure, metric_names, per_client
 from unalike.metrics.named_metrics import Metric, own_metric, read
@@ -15,12 +15,12 @@ from unalike.metrics.scoring import Scores
 
 def scored(task, y, logits, clients=1):
     z, labels = torch.from_numpy(logits), torch.from_numpy(y)
-    loss, predicted = TASKS[task].losses(z, labels).numpy(), TASKS[task].predict(z).numpy()
+    loss, predicted = find_task(task).losses(z, labels).numpy(), find_task(task).predict(z).numpy()
     return Scores(np.arange(len(y)) % clients, loss, y, predicted, logits)
 
 
 def chosen(task, *specs, classes=None):
-    return {m.name: m.of(TASKS[task], classes) for m in read(specs)}
+    return {m.name: m.of(find_task(task), classes) for m in read(specs)}
 
 
 def samples(task, n=300):
@@ -48,7 +48,9 @@ def test_metrics_of_classes_equal_scikit_learn():
         "brier_score",
     )
     found = measure(
-        TASKS["classification"], scored("classification", y, z), chosen("classification", *specs)
+        find_task("classification"),
+        scored("classification", y, z),
+        chosen("classification", *specs),
     )
     assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(y, p, multi_class="ovr"))
     assert found["average_precision"] == pytest.approx(sk.average_precision_score(np.eye(3)[y], p))
@@ -66,20 +68,22 @@ def test_metrics_of_binary_labels_equal_scikit_learn_and_two_classes_the_same():
     y, z = samples("binary")
     p = 1 / (1 + np.exp(-z.astype(float)))
     specs = ("average_precision", "roc_auc", "brier_score", "log_loss", "calibration_error")
-    found = measure(TASKS["binary"], scored("binary", y, z), chosen("binary", *specs))
+    found = measure(find_task("binary"), scored("binary", y, z), chosen("binary", *specs))
     assert found["average_precision"] == pytest.approx(sk.average_precision_score(y, z))
     assert found["roc_auc"] == pytest.approx(sk.roc_auc_score(y, z))
     assert found["brier_score"] == pytest.approx(sk.brier_score_loss(y, p))
     assert found["log_loss"] == pytest.approx(sk.log_loss(y, p))
     two, names = np.stack([np.zeros_like(z), z], 1), ["well", "ill"]
     same = measure(
-        TASKS["classification"],
+        find_task("classification"),
         scored("classification", y.astype(int), two),
         chosen("classification", *specs, classes=names),
     )
     assert {n: same[n] for n in specs} == pytest.approx({n: found[n] for n in specs})
     other = chosen("classification", "average_precision(positive='well')", classes=names)
-    swapped = measure(TASKS["classification"], scored("classification", y.astype(int), two), other)
+    swapped = measure(
+        find_task("classification"), scored("classification", y.astype(int), two), other
+    )
     assert swapped["average_precision"] == pytest.approx(sk.average_precision_score(~y, -z))
 
 
@@ -89,13 +93,13 @@ def test_sensitivity_at_a_specificity_counts_by_hand():
     z = np.array([-4, -3, -2, -1, -2.5, 0.5, 1], np.float32)
     y = np.array([0, 0, 0, 0, 1, 1, 1], bool)
     found = measure(
-        TASKS["binary"],
+        find_task("binary"),
         scored("binary", y, z),
         chosen("binary", "sensitivity_at(specificity=0.75)", "sensitivity_at(specificity=0.5)"),
     )
     assert found["sensitivity_at_75"] == pytest.approx(2 / 3) and found["sensitivity_at_50"] == 1
     none = measure(
-        TASKS["binary"], scored("binary", y[:4], z[:4]), chosen("binary", "sensitivity_at")
+        find_task("binary"), scored("binary", y[:4], z[:4]), chosen("binary", "sensitivity_at")
     )
     assert np.isnan(none["sensitivity_at_95"])
 
@@ -104,7 +108,7 @@ def test_calibration_error_counts_by_hand():
     # confidences 0.8, 0.8 (one right) and 0.6 (right): (|1 - 1.6| + |1 - 0.6|) / 3
     z = np.log(np.array([4, 4, 1.5])).astype(np.float32)
     found = measure(
-        TASKS["binary"],
+        find_task("binary"),
         scored("binary", np.array([True, False, True]), z),
         chosen("binary", "calibration_error"),
     )
@@ -117,19 +121,21 @@ def test_metrics_of_numbers_equal_scikit_learn_together_and_by_client():
         scored("regression", y, z, clients=4),
         chosen("regression", "r2", "median_absolute_error"),
     )
-    assert list(measure(TASKS["regression"], scores, custom))[:3] == [
+    assert list(measure(find_task("regression"), scores, custom))[:3] == [
         "r2",
         "median_absolute_error",
         "loss",
     ]
-    for k, found in enumerate(per_client(TASKS["regression"], scores, 4, custom)):
+    for k, found in enumerate(per_client(find_task("regression"), scores, 4, custom)):
         own = y[k::4], z[k::4]
         assert found["r2"] == pytest.approx(sk.r2_score(*own)) and found["mae"] == pytest.approx(
             sk.mean_absolute_error(*own)
         )
         assert found["median_absolute_error"] == pytest.approx(sk.median_absolute_error(*own))
     assert np.isnan(
-        measure(TASKS["regression"], scored("regression", np.full(5, 1.1, np.float32), z[:5]))["r2"]
+        measure(find_task("regression"), scored("regression", np.full(5, 1.1, np.float32), z[:5]))[
+            "r2"
+        ]
     )
 
 
@@ -144,18 +150,18 @@ def test_sums_of_clients_give_the_metrics_of_all_where_they_can(task):
     custom = chosen(task, *specs[task])
     sums = []
     for k in range(3):
-        own = MetricSums.of(TASKS[task], scored(task, y[k::3], z[k::3]), custom)
+        own = MetricSums.of(find_task(task), scored(task, y[k::3], z[k::3]), custom)
         sums.append(
             MetricSums.read(
-                own.as_fields(), TASKS[task], 100, 3 if task == "classification" else 2, custom
+                own.as_fields(), find_task(task), 100, 3 if task == "classification" else 2, custom
             )
         )
     pooled = reduce(lambda a, b: a.added(b, custom), sums, MetricSums()).metrics(
-        TASKS[task], custom
+        find_task(task), custom
     )
-    whole = measure(TASKS[task], scored(task, y, z), custom)
+    whole = measure(find_task(task), scored(task, y, z), custom)
     alone = {"roc_auc", "average_precision"}
-    assert list(pooled) == list(whole) == list(metric_names(TASKS[task], custom))
+    assert list(pooled) == list(whole) == list(metric_names(find_task(task), custom))
     for name, value in whole.items():
         assert (
             np.isnan(pooled[name])
@@ -165,7 +171,7 @@ def test_sums_of_clients_give_the_metrics_of_all_where_they_can(task):
 
 
 def test_sums_of_clients_pool_a_mean_that_another_package_registered_and_no_other_metric():
-    task, (y, z) = TASKS["classification"], samples("classification")
+    task, (y, z) = find_task("classification"), samples("classification")
     errors = Metric(
         "error_rate",
         -1,
@@ -203,9 +209,9 @@ def test_impossible_sums_are_refused(change, words):
     task = "regression" if "moments" in change else "classification"
     y, z = samples(task)
     custom = {} if task == "regression" else chosen(task, "brier_score")
-    sums = MetricSums.of(TASKS[task], scored(task, y, z), custom).as_fields()
+    sums = MetricSums.of(find_task(task), scored(task, y, z), custom).as_fields()
     with pytest.raises(UnalikeError, match=words):
-        MetricSums.read(sums | change, TASKS[task], 300, 3, custom)
+        MetricSums.read(sums | change, find_task(task), 300, 3, custom)
 
 
 def test_unknown_or_unfit_metrics_are_refused():

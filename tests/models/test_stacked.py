@@ -5,7 +5,7 @@ import torch
 from torch.func import grad, vmap
 
 from unalike.core.model import Model
-from unalike.core.tasks import task_for
+from unalike.core.tasks.registry import task_for
 from unalike.models.densenet import DenseNet
 from unalike.models.registry import model, registry
 from unalike.models.resnet import ResNet

@@ -13,7 +13,7 @@ from torch import nn
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.registry import find_task
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.part import registry
 from unalike.methods.plan import Stage, plan
@@ -616,7 +616,7 @@ def test_pooled_client_statistics_equal_those_of_all_samples(population):
     from unalike.runtime.stages.query_runner import ask_clients
 
     model = Model(net())
-    settings = StageSettings(model, TASKS["classification"], ua.Work())
+    settings = StageSettings(model, find_task("classification"), ua.Work())
     answers = ask_clients(QueryStep("features", FeatureStatistics()), settings, population)
     assert answers.clients == (0, 1, 2, 4, 5)
     counts, means, covariances = pooled(answers.tree)
@@ -773,7 +773,7 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
         counted = {"classes": 4} if "classes" in questions[name].__pydantic_fields__ else {}
         made = questions[name](**counted)
         empty, full = (
-            made.answer(QueryInputs(model, TASKS["classification"], model.params, buffers, b))
+            made.answer(QueryInputs(model, find_task("classification"), model.params, buffers, b))
             for b in ((), some)
         )
         assert {n: (t.shape, t.dtype) for n, t in empty.items()} == {

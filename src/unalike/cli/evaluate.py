@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from unalike.core.tasks import Task
+    from unalike.core.tasks.task import Task
     from unalike.metrics.metrics import RunMetrics
 
 NAME = "evaluate"
@@ -79,7 +79,7 @@ def command(
 
     from unalike.cli.finished_run import load_model, model_folder, note_shared_model
     from unalike.cli.terminal_tables import tables
-    from unalike.core.tasks import find_task
+    from unalike.core.tasks.registry import find_task
     from unalike.metrics.metrics import measure, per_client, positives, run_metrics
     from unalike.metrics.scoring import score
 

@@ -11,7 +11,8 @@ import torch
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.classification import ASSUMED_TASK
+from unalike.core.tasks.task import CLASS_LOGITS, CLASSES
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
@@ -112,7 +113,7 @@ def units(value: float) -> str:
 
 def _needs(method: Method) -> tuple[str, ...]:
     needs = {
-        "classes": any("regression" not in p.tasks for p in method.parts),
+        "classes": any(p.needs_of_task in (CLASSES, CLASS_LOGITS) for p in method.parts),
         "proxy data on the server": any(p.needs_proxy for p in method.parts),
         "label histograms": any("label_histogram" in p.shares for p in method.parts),
         "features of the model": any(p.name == "model_contrast" for p in method.parts),
@@ -138,4 +139,4 @@ def _method(name: str) -> Method | None:
 def _reference() -> tuple[Model, StageSettings]:
     """A two-layer network on ten classes: what is counted in units of the model."""
     model = Model(build_model("mlp(hidden=(64,))", (64,), 10))
-    return model, StageSettings(model, TASKS["classification"], Work(), classes=10)
+    return model, StageSettings(model, ASSUMED_TASK, Work(), classes=10)

@@ -47,7 +47,7 @@ def command(
     """
     from unalike._utils.tensor_files import write_bytes
     from unalike.cli.finished_run import load_model, model_folder, note_shared_model, samples
-    from unalike.core.tasks import find_task
+    from unalike.core.tasks.registry import find_task
 
     if out.exists():
         raise UnalikeError(

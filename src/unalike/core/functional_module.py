@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unalike.core.inputs import Inputs
 from unalike.core.types import Tree
 
 
@@ -22,7 +23,7 @@ class FunctionalModule:
         self.module = module
         self._idle: list[_Places] = []
 
-    def __call__(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
+    def __call__(self, state: Tree, x: Inputs, extra: dict[str, Any]) -> Any:
         # a copy without work; `pop` is safe between threads, a look at the list before it would not be
         try:
             places = self._idle.pop()
@@ -64,7 +65,7 @@ class _Places:
                     self.places.append((tensors, name, name_in_state))
         self.module_tensors = [tensors[name] for tensors, name, _ in self.places]
 
-    def call(self, state: Tree, x: Tensor, extra: dict[str, Any]) -> Any:
+    def call(self, state: Tree, x: Inputs, extra: dict[str, Any]) -> Any:
         """The result of the module with the tensors of `state`, into which what it assigns anew is written."""
         try:
             for tensors, name, name_in_state in self.places:

@@ -17,7 +17,8 @@ from unalike._utils.functions import text_of_function
 from unalike._utils.registry import Registry
 from unalike._utils.spec import parse_one
 from unalike._utils.validated import validated
-from unalike.core.tasks import TASKS, Task
+from unalike.core.tasks.registry import names_of_tasks_with
+from unalike.core.tasks.task import CLASSES, NUMBERS, Task
 from unalike.core.types import Batch, Context, Tree
 
 registry = Registry("loss", home="unalike.core.losses", group="unalike.losses")
@@ -32,7 +33,8 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 class Loss:
     """A loss of outputs on labels: `losses` of each sample, or their `mean` at once."""
 
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    needs_of_task: ClassVar[str] = CLASSES
+    """The trait of the tasks for which it is defined; empty for all tasks."""
     class_weights: ClassWeights = None
 
     @property
@@ -42,8 +44,9 @@ class Loss:
 
     def check(self, task: Task, outputs: int) -> None:
         """Raise `UnalikeError` for another task, or for weights of another number of classes than `outputs`."""
-        if task.name not in self.tasks:
-            raise UnalikeError(f"found a task of {task.name}; expected {' or '.join(self.tasks)}")
+        if not task.offers(self.needs_of_task):
+            expected = " or ".join(names_of_tasks_with(self.needs_of_task))
+            raise UnalikeError(f"found a task of {task.name}; expected {expected}")
         weights = self.class_weights
         if isinstance(weights, tuple) and len(weights) != outputs:
             raise UnalikeError(
@@ -139,7 +142,7 @@ class Huber(Loss):
     """mean_b of e^2 / 2 for errors |e| < delta, and delta (|e| - delta / 2) for larger ones (`torch.nn.HuberLoss`)."""
 
     delta: Annotated[float, Gt(0)] = 1.0
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
+    needs_of_task: ClassVar[str] = NUMBERS
 
     def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
         return F.huber_loss(logits.reshape(y.shape), y, reduction="none", delta=self.delta)
@@ -153,7 +156,7 @@ class GivenLoss(Loss):
     """
 
     function: LossFunction
-    tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
+    needs_of_task: ClassVar[str] = ""
 
     def mean(self, logits: Tensor, batch: Batch, context: Context) -> Tensor:
         # a function of one output sees floats [B] on both sides, as losses of torch take them

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from unalike.core import tree
+from unalike.core.inputs import Inputs, is_one_tensor, take_rows
 from unalike.core.types import Tree
 
 
@@ -33,10 +34,10 @@ class MemoryLayout:
         """Parameters in this layout; arithmetic on parameters of one layout is faster, too."""
         return tree.map(self.of, values)
 
-    def rows(self, x: Tensor, index: Tensor) -> Tensor:
+    def rows(self, x: Inputs, index: Tensor) -> Inputs:
         """The samples x[index] in this layout, fetched and converted in one pass."""
-        if not self.converts(x):
-            return x.index_select(0, index)
+        if not (is_one_tensor(x) and self.converts(x)):
+            return take_rows(x, index)
         channels_last = x.permute(0, 2, 3, 1)
         return channels_last.index_select(0, index).permute(0, 3, 1, 2)
 

@@ -19,6 +19,7 @@ from unalike._utils.seeds import isolated
 from unalike.core import tree
 from unalike.core.functional_module import FunctionalModule
 from unalike.core.head_layer import find_head
+from unalike.core.inputs import Inputs, is_one_tensor, map_inputs
 from unalike.core.memory_layout import MemoryLayout
 from unalike.core.module_surgery import copied_module, forward_module
 from unalike.core.norm_layers import FORWARD_PASS, NORMS, ForwardPass, moved_statistics
@@ -59,7 +60,7 @@ class Model:
     def __call__(
         self,
         params: Tree,
-        x: Tensor,
+        x: Inputs,
         *,
         buffers: Tree,
         context: Context | None = None,
@@ -68,9 +69,9 @@ class Model:
     ) -> Output:
         """The forward pass.
 
-        Of samples x [B, ...], with all parameters and buffers by name and the client's static facts `context`. In training,
-        `Output.buffers` are new tensors. Rows of weight [B] 0 are padding and do not count in the buffers; None: every row
-        counts.
+        Of samples x [B, ...] (a tree goes to the module as it is), with all parameters and buffers by name and the client's
+        static facts `context`. In training, `Output.buffers` are new tensors. Rows of weight [B] 0 are padding and do not count in
+        the buffers; None: every row counts.
         """
         # the module writes new running statistics into `state`: in training into copies, so that the caller's stay
         if training:
@@ -84,8 +85,8 @@ class Model:
         forward_pass = ForwardPass(weight, mixes=self.layout.channels_last)
         token = FORWARD_PASS.set(forward_pass)
         try:
-            with self._autocast(training, x.device):
-                result = module(state, self.layout.of(x), extra)
+            with self._autocast(training, params):
+                result = module(state, map_inputs(self.layout.of, x), extra)
         finally:
             FORWARD_PASS.reset(token)
 
@@ -100,14 +101,15 @@ class Model:
             output = output._replace(logits=output.logits.float(), features=_float(output.features))
         return output._replace(buffers={name: state[name] for name in buffers})
 
-    def _autocast(self, training: bool, device: torch.device) -> AbstractContextManager[Any]:
+    def _autocast(self, training: bool, params: Tree) -> AbstractContextManager[Any]:
         """Autocast for training in bf16: matrix products and convolutions are rounded, parameters and sums stay in float32."""
         if self.precision == "float32" or not training:
             return nullcontext()
+        device = next(iter(params.values())).device
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
     def features(
-        self, params: Tree, x: Tensor, *, buffers: Tree, context: Context | None = None
+        self, params: Tree, x: Inputs, *, buffers: Tree, context: Context | None = None
     ) -> Tensor:
         """The head's input [B, D] in evaluation mode. Raises `UnalikeError` if the model does not show it."""
         features = self(params, x, buffers=buffers, context=context).features
@@ -242,12 +244,12 @@ class Model:
         model.precision = precision
         return model
 
-    def channels_last(self, x: Tensor, context: Context | None = None) -> Model:
+    def channels_last(self, x: Inputs, context: Context | None = None) -> Model:
         """The same model with images as [B, H, W, C] in memory, which makes convolutions of one client faster.
 
         A module that fails with them, because it uses `view` on its activations, is left as it is. This is tried once per shape.
         """
-        if not self.convolutional or x.dim() != 4:
+        if not self.convolutional or not is_one_tensor(x) or x.dim() != 4:
             return self
         model = copy.copy(self)
         model.layout = replace(self.layout, channels_last=True)

@@ -4,13 +4,14 @@ import torch
 from torch import Tensor
 
 from unalike._utils.seeds import isolated
+from unalike.core.inputs import Inputs, first_rows, join_rows, map_inputs, row_count
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors
 from unalike.core.norm_layers import BatchNorm
 from unalike.core.types import Context, Tree
 
 
-def why_padding_counts(model: Model, x: Tensor, context: Context | None = None) -> str | None:
+def why_padding_counts(model: Model, x: Inputs, context: Context | None = None) -> str | None:
     """The reason why rows of weight 0 would count in training, or None.
 
     They count in a batch norm with its own `forward`, and in any other module that looks at a batch as a whole. The latter is
@@ -23,13 +24,15 @@ def why_padding_counts(model: Model, x: Tensor, context: Context | None = None) 
     if any(getattr(m, "scale_grad_by_freq", False) for m in model.given_module.modules()):
         return "padding would count in an embedding with scale_grad_by_freq, which counts the words of a batch"
     # on a GPU, rounding depends on the size of a batch, too
-    few = x[:2].cpu()
+    few = map_inputs(Tensor.cpu, first_rows(x, 2))
+    count = row_count(few)
     model = model.to("cpu")
     context = context and map_tensors(Tensor.cpu, dict(context))
 
-    alone = _results(model, few, len(few), context, seed=0)
-    repeated = _results(model, few, len(few), context, seed=1)
-    padded = _results(model, torch.cat([few, torch.zeros_like(few)]), len(few), context, seed=2)
+    alone = _results(model, few, count, context, seed=0)
+    repeated = _results(model, few, count, context, seed=1)
+    with_padding = join_rows([few, map_inputs(torch.zeros_like, few)])
+    padded = _results(model, with_padding, count, context, seed=2)
 
     # results that differ by seed are random, and say nothing about padding
     changed = [
@@ -43,23 +46,25 @@ def why_padding_counts(model: Model, x: Tensor, context: Context | None = None) 
     return f"padding would count in {', '.join(sorted(changed))}: the model looks at batches as a whole"
 
 
-def unrepeatable_result(model: Model, x: Tensor, context: Context | None = None) -> str | None:
+def unrepeatable_result(model: Model, x: Inputs, context: Context | None = None) -> str | None:
     """The first result that differs when a forward pass in training is repeated with the same random numbers, or None.
 
     Such a module keeps something that is neither a parameter nor a buffer.
     """
-    first = _results(model, x, len(x), context, seed=0)
-    again = _results(model, x, len(x), context, seed=0)
+    count = row_count(x)
+    first = _results(model, x, count, context, seed=0)
+    again = _results(model, x, count, context, seed=0)
     for name, t in first.items():
         if not torch.allclose(t, again[name], 1e-4, 1e-6, equal_nan=True):
             return name
     return None
 
 
-def _results(model: Model, x: Tensor, real: int, context: Context | None, seed: int) -> Tree:
+def _results(model: Model, x: Inputs, real: int, context: Context | None, seed: int) -> Tree:
     """Buffers and outputs, by what they are called, of a forward pass in training; only the first `real` rows count."""
-    weight = (torch.arange(len(x), device=x.device) < real).float()
-    with isolated(seed, x.device), torch.no_grad():
+    device = next(iter(model.params.values())).device
+    weight = (torch.arange(row_count(x), device=device) < real).float()
+    with isolated(seed, device), torch.no_grad():
         output = model.at("float32")(
             model.params, x, buffers=model.buffers, context=context, training=True, weight=weight
         )

@@ -1,4 +1,4 @@
-"""Functions on nests: tensors inside dictionaries and named tuples, such as a `ClientUpdate`."""
+"""Functions on nests: tensors inside dictionaries, tuples and named tuples, such as a `ClientUpdate`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -15,8 +15,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], nest: Nest) -> Nest:
         return function(nest)  # type: ignore[return-value]
     if isinstance(nest, dict):
         return {name: map_tensors(function, value) for name, value in nest.items()}  # type: ignore[return-value]
-    fields = [map_tensors(function, field) for field in nest]  # type: ignore[attr-defined]
-    return type(nest)(*fields)
+    return _like(nest, [map_tensors(function, field) for field in nest])  # type: ignore[attr-defined]
 
 
 def tensors_of(nest: Any) -> list[Tensor]:
@@ -38,7 +37,12 @@ def join_nests(values: Sequence[Any], how: Callable[[list[Tensor]], Tensor]) -> 
             joined[name] = join_nests([value[name] for value in values], how)
         return joined
     fields = [join_nests(field, how) for field in zip(*values, strict=True)]
-    return type(first)(*fields)
+    return _like(first, fields)
+
+
+def _like(nest: Any, fields: Sequence[Any]) -> Any:
+    """A tuple or named tuple of the type of `nest` with these fields."""
+    return type(nest)(*fields) if hasattr(nest, "_fields") else type(nest)(fields)
 
 
 def select_rows(nest: Nest, keep: Tensor) -> Nest:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from unalike.core.inputs import Inputs
+
 Tree = dict[str, Tensor]
 """Parameter name -> tensor, in state-dict order. In a cohort every tensor has a leading dimension K, one row per client."""
 
@@ -21,14 +23,14 @@ class Batch(NamedTuple):
     """Samples of one step.
 
     Attributes:
-        x: Inputs [B, ...]: float images, rows of a table or integer tokens.
+        x: Inputs [B, ...]: float images, rows of a table or integer tokens; or a tree of such tensors (`core/inputs.py`).
         y: Labels [B, ...].
         weight: [B], 0 for a row of padding and 1 otherwise; None if every row counts.
         idle: True if the batch may be padding alone, for a client that is finished while clients stacked with it still
             train. The step on such a batch is undone.
     """
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     weight: Tensor | None = None
     idle: bool = False

@@ -19,7 +19,7 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors, select_rows
 from unalike.core.privacy import ReleaseSampling
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import Task
 from unalike.core.types import Batch, ClientUpdate, Context, Output, PartTrees, Tree
 from unalike.core.update_spread import spread
 from unalike.core.work import Work
@@ -31,7 +31,7 @@ class StageSettings:
 
     Attributes:
         model: The model as a function, with its initial parameters and buffers.
-        task: Classification, binary classification or regression: the loss and its per-sample values.
+        task: The task of the labels: the loss and its per-sample values.
         work: Local work of a client in a round, after the method's own `LocalWork`.
         seed: Seed of the run.
         buffers: "average", "local" or "first": the handling of float buffers.
@@ -218,10 +218,7 @@ class ClientView(NamedTuple):
         criterion = self.settings.work.criterion
         if criterion is not None:
             return criterion.mean(output.logits, batch, self.context)
-        task = self.settings.task
-        if batch.weight is None:
-            return task.loss(output.logits, batch.y)
-        return batch.mean(task.losses(output.logits, batch.y))
+        return self.settings.task.batch_loss(output.logits, batch)
 
     def full_gradient(self, params: Tree) -> Tree:
         """Gradient of the mean task loss over all local samples, at `params`. The part must have `needs_data`.

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
+from unalike.core.tasks.registry import task_for
+from unalike.core.tasks.task import CLASSES, Task
 from unalike.data.other_libraries import channels_last, samples_of
 
 MOST_CLASSES = 100_000
@@ -92,7 +94,7 @@ def labels(values: Any, where: str) -> Tensor:
     y = _tensor(values, f"{where}: y")
     if y.dim() == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.dim() != 1:
+    if y.dim() != 1 + task_for(y).label_dimensions:
         raise UnalikeError(
             f"{where}: y has shape {list(y.shape)}, expected [N]; for one-hot labels write "
             "y.argmax(1)"
@@ -128,16 +130,11 @@ def unlabelled(values: Any, where: str) -> Pair:
     return x, torch.full((len(x),), torch.nan)
 
 
-def label_range(y: Tensor, classes: int, where: str) -> None:
-    """Raise `UnalikeError` for class labels outside 0..classes-1; labels of other tasks are not checked."""
-    if y.dtype != torch.int64 or not len(y):
-        return
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        raise UnalikeError(
-            f"{where}: labels lie in {low}..{high}, expected 0..{classes - 1} for "
-            f"{classes} classes; renumber the labels or name every class"
-        )
+def check_labels(task: Task, y: Tensor, classes: Sequence[str] | None, where: str) -> None:
+    """Raise `UnalikeError` for labels that the task cannot have, such as one outside its classes."""
+    fault = task.label_fault(y, None if classes is None else len(classes))
+    if fault:
+        raise UnalikeError(f"{where}: {fault}")
 
 
 def group(column: Any, samples: int, where: str) -> np.ndarray:
@@ -157,12 +154,12 @@ def group(column: Any, samples: int, where: str) -> np.ndarray:
     return values
 
 
-def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
-    """Return the given names, or "0", "1", ... up to the largest label; "False" and "True" for bool, None for regression.
+def class_names(task: Task, y: Tensor, names: Sequence[str] | None) -> list[str] | None:
+    """Return the given names, or those of the task, or "0", "1", ... up to the largest label; None for a task without classes.
 
     Raises `UnalikeError` for a name that occurs twice, and a label too large for the index of a class.
     """
-    if y.is_floating_point():
+    if not task.offers(CLASSES):
         return None
     if names is not None:
         twice = [name for name, times in Counter(map(str, names)).items() if times > 1]
@@ -171,8 +168,8 @@ def class_names(y: Tensor, names: Sequence[str] | None) -> list[str] | None:
                 f"two classes have the name {twice[0]!r}; expected each name once: rename one"
             )
         return [str(name) for name in names]
-    if y.dtype == torch.bool:
-        return ["False", "True"]
+    if task.class_names:
+        return list(task.class_names)
     # Without names the classes are the numbers up to the largest label, whether or not each of them occurs.
     largest = int(y.max()) if len(y) else -1
     if largest >= MOST_CLASSES:

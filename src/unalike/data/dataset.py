@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,19 +15,13 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
-from unalike.core.tasks import Task, task_for
+from unalike.core.tasks.classification import TRUTHS
+from unalike.core.tasks.registry import find_task, task_for
+from unalike.core.tasks.task import Task
 from unalike.data import array_checks
 from unalike.data.array_checks import Arrays, Pair
 from unalike.data.fingerprint import digest
 from unalike.data.table_encoding import Encoding
-
-TRUTHS = {"0": False, "false": False, "1": True, "true": True}
-VALUES: Mapping[str, Callable[[str], float]] = {
-    "binary": lambda name: TRUTHS[name.lower()],
-    "regression": float,
-}
-"""Map a task without classes to the function that reads a label's value from a class name."""
-KINDS = {"classification": "classes", "binary": "true/false", "regression": "numbers"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,11 +120,11 @@ class Dataset:
         if self.encoding is None:  # of a table its reader has asked
             array_checks.note_truths(whole[1], self.name)
 
-        classes = array_checks.class_names(whole[1], self.classes)
-        if classes is not None:
-            array_checks.label_range(train[1], len(classes), f"{self.name}, train")
-            if test is not None:
-                array_checks.label_range(test[1], len(classes), f"{self.name}, test")
+        task = task_for(whole[1])
+        classes = array_checks.class_names(task, whole[1], self.classes)
+        array_checks.check_labels(task, train[1], classes, f"{self.name}, train")
+        if test is not None:
+            array_checks.check_labels(task, test[1], classes, f"{self.name}, test")
         groups = {
             column: array_checks.group(values, len(whole[1]), f"{self.name}, group {column!r}")
             for column, values in self.groups.items()
@@ -305,7 +299,8 @@ class Dataset:
         Raises:
             UnalikeError: A class is unknown there, or the task cannot have these labels.
         """
-        if self.task.name == task != "classification":
+        other = find_task(task)
+        if self.task == other and not other.takes_class_names:
             return y
         # The labels as the places of names: of the classes, or of whole numbers among amounts.
         if self.classes is not None:
@@ -314,17 +309,17 @@ class Dataset:
         else:
             classes, places = _whole_numbers(y)
         if classes is not None:
-            if task == "classification":
+            if other.takes_class_names:
                 return self._numbered(places, classes, names or classes, owner)
-            with suppress(KeyError, ValueError):
-                values = torch.tensor([VALUES[task](name) for name in classes])
+            with suppress(ValueError):
+                values = torch.tensor([other.label_from_text(name) for name in classes])
                 return array_checks.labels(values[places], self.name)
         examples = classes
         if examples is None:
             examples = [f"{value:g}" for value in y[:5].tolist()]
         raise UnalikeError(
-            f"{self.name}: the labels are {KINDS[self.task.name]} "
-            f"({', '.join(examples[:5])}); {owner} has {KINDS[task]}: write the labels "
+            f"{self.name}: the labels are {self.task.labels_in_words} "
+            f"({', '.join(examples[:5])}); {owner} has {other.labels_in_words}: write the labels "
             "as it has them"
         )
 

@@ -14,7 +14,9 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.notebook import bubbles, paragraph
 from unalike._utils.registry import figures
-from unalike.core.tasks import Task
+from unalike.core.inputs import Inputs, map_inputs, row_count, sample_shape, take_rows
+from unalike.core.nests import tensors_of
+from unalike.core.tasks.task import Task
 from unalike.core.types import Batch
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import SPLITS, ClientData
@@ -68,7 +70,7 @@ class Population(Sequence[ClientData]):
         UnalikeError: Lengths do not fit together, or an index is not in 0..N-1.
     """
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     train: Ragged
     test: Ragged
@@ -100,7 +102,7 @@ class Population(Sequence[ClientData]):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", self.task.of(self.classes))
-        samples = len(self.x)
+        samples = row_count(self.x)
         clients = len(self.train)
         fits = {"y": len(self.y) == samples}
         for part in ("test", "val", "names"):
@@ -165,14 +167,13 @@ class Population(Sequence[ClientData]):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: (C, H, W), (D,) or (T,)."""
-        return tuple(self.x.shape[1:])
+        return sample_shape(self.x)
 
     @property
     def outputs(self) -> int | None:
         """The argument `classes` of `ua.model`: the number of classes; None (one output) for binary and regression."""
-        if self.classes is None or self.task.name != "classification":
-            return None
-        return len(self.classes)
+        classes = None if self.classes is None else len(self.classes)
+        return self.task.outputs(classes, self.y.shape[1:])
 
     @property
     def sizes(self) -> np.ndarray:
@@ -188,7 +189,7 @@ class Population(Sequence[ClientData]):
     def fingerprint(self) -> str:
         """The blake2b hash of the samples, of each client's indices and of the names."""
         indices = [*self.train.hashed, *self.test.hashed, *self.val.hashed]
-        return digest(self.x, self.y, *indices, "\n".join(self.names))
+        return digest(*tensors_of(self.x), self.y, *indices, "\n".join(self.names))
 
     def is_scored(self, protocols: Sequence[str]) -> bool:
         """Whether there are samples to score models on: clients' test samples, or the server's."""
@@ -209,13 +210,19 @@ class Population(Sequence[ClientData]):
         val = self._take_any(self.val[k])
         return ClientData(train, test, val, self.names[k])
 
+    @property
+    def example_samples(self) -> Batch | None:
+        """The training samples of the first client that has some; None if there is none."""
+        with_samples = np.flatnonzero(self.sizes)
+        return Batch(*self._take(self.train[int(with_samples[0])])) if len(with_samples) else None
+
     def _take_any(self, rows: np.ndarray) -> Pair | None:
         """The samples of these rows; None if there are no rows."""
         return self._take(rows) if len(rows) else None
 
     def _take(self, rows: np.ndarray) -> Pair:
-        index = torch.from_numpy(rows).to(self.x.device)
-        return self.x[index], self.y[index]
+        index = torch.from_numpy(rows).to(self.y.device)
+        return take_rows(self.x, index), self.y[index]
 
     def index(self, client: Any, start: int = 0, stop: int | None = None) -> int:
         """Return the position of a client given by name or by position (negative from the end)."""
@@ -233,7 +240,8 @@ class Population(Sequence[ClientData]):
 
     def to(self, device: torch.device | str) -> Population:
         """Return the population with its samples on `device`."""
-        return replace(self, x=self.x.to(device), y=self.y.to(device))
+        x = map_inputs(lambda t: t.to(device), self.x)
+        return replace(self, x=x, y=self.y.to(device))
 
     @property
     def positives(self) -> np.ndarray | None:
@@ -245,7 +253,7 @@ class Population(Sequence[ClientData]):
     @property
     def is_here(self) -> bool:
         """Whether the samples are here; a coordinator knows their numbers alone, and all its indices are those of one sample."""
-        return len(self.x) > 1 or len(self.train.values) + len(self.test.values) < 2
+        return len(self.y) > 1 or len(self.train.values) + len(self.test.values) < 2
 
     def label_counts(self) -> np.ndarray:
         """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
@@ -274,7 +282,7 @@ class Population(Sequence[ClientData]):
 
     def with_shared(self, shared: Batch) -> Population:
         """Let every client train on the `shared` samples, too; clients without samples of their own still have none."""
-        added = len(self.x) + np.arange(len(shared.y))
+        added = len(self.y) + np.arange(len(shared.y))
         train = Ragged.of(
             np.concatenate([rows, added]) if len(rows) else rows for rows in self.train
         )

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import Task, find_task, task_for
+from unalike.core.tasks.registry import find_task, task_for
+from unalike.core.tasks.task import Task
 from unalike.data import array_checks
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.ragged import Ragged, client_name
-
-LABEL_TYPES = {"classification": torch.int64, "binary": torch.bool, "regression": torch.float32}
 
 
 def join_clients(
@@ -57,11 +56,11 @@ def join_clients(
         task = task_for(first_labels)
     labels = {owner: _labels(pair[1], task, owner) for owner, pair in blocks.items()}
     y = torch.cat([*labels.values()])
-    array_checks.note_truths(y, "the clients")
-    classes = array_checks.class_names(y, classes)
-    if classes is not None:
-        for owner, values in labels.items():
-            array_checks.label_range(values, len(classes), owner)
+    if task == task_for(y):  # as anyone would read them
+        array_checks.note_truths(y, "the clients")
+    classes = array_checks.class_names(task, y, classes)
+    for owner, values in labels.items():
+        array_checks.check_labels(task, values, classes, owner)
 
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
     indices = {split: Ragged.ranges(starts[:, i], sizes[:, i]) for i, split in enumerate(SPLITS)}
@@ -93,7 +92,7 @@ def _type_name(dtype: torch.dtype) -> str:
 
 def _labels(y: Tensor, task: Task, owner: str) -> Tensor:
     """Convert labels to the task's dtype. Raises `UnalikeError` if that would round a label or merge two."""
-    expected = LABEL_TYPES[task.name]
+    expected = task.label_type
     converted = y.to(expected)
     if (converted.to(y.dtype) != y).any():
         raise UnalikeError(

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.core.inputs import Inputs, take_rows
+from unalike.core.nests import tensors_of
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 
@@ -52,7 +54,7 @@ def warnings_of(population: Population) -> list[str]:
     # Nearly all data differs within its first samples, so that the others need not be compared.
     rows = torch.tensor(population.train.values)
     x = population.x
-    if len(rows) > 1 and _is_constant(x[rows[:100]]) and _is_constant(x[rows]):
+    if len(rows) > 1 and _are_constant(x, rows[:100]) and _are_constant(x, rows):
         warnings.append(
             "all training samples have the same inputs: nothing in them tells one label from "
             "another"
@@ -111,16 +113,13 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     y = _labels(population, population.test) if test is None else test
     if not population.is_here or not len(train) or not len(y):
         return ""
-    if population.classes is None:
-        error = (y - train.mean()).square().mean().sqrt().item()
-        return f"for comparison: always predicting the mean has an RMSE of {error:.4g}"
-    most = int(torch.bincount(train.long()).argmax())
-    share = (y == most).float().mean().item()
-    text = f"for comparison: always predicting {population.classes[most]!r} has an accuracy of {share:.4f}"
+    score = population.task.constant_prediction(train, y, population.classes)
+    text = f"for comparison: {score}" if score else ""
+    classes = population.classes
+    positives = population.positives
     if test is not None or len(population) > MANY_CLIENTS:
         return text
-    positives = population.positives
-    if positives is None:
+    if classes is None or positives is None:
         return text
 
     # Of two classes: how many test samples of the second the clients have, since few say little.
@@ -131,7 +130,7 @@ def constant_prediction(population: Population, test: Tensor | None = None) -> s
     names = ""
     if few.any():
         names = f", fewer than {FEW_TEST_SAMPLES} in {_named(population, few)}"
-    return f"{text}; test samples of a client that are {population.classes[1]!r}: {span}{names}"
+    return f"{text}; test samples of a client that are {classes[1]!r}: {span}{names}"
 
 
 def _labels(population: Population, rows: Ragged) -> Tensor:
@@ -148,6 +147,11 @@ def listed(names: Sequence[str]) -> str:
     """The first names, and how many there are besides."""
     rest = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + rest
+
+
+def _are_constant(x: Inputs, rows: Tensor) -> bool:
+    """Whether these samples are all the same."""
+    return all(_is_constant(values) for values in tensors_of(take_rows(x, rows)))
 
 
 def _is_constant(values: Tensor) -> bool:

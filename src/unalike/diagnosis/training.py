@@ -22,7 +22,7 @@ from unalike._utils.progress import ProgressCallback
 from unalike._utils.seeds import generator
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import Task
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerState
 from unalike.core.work import Work

@@ -110,7 +110,7 @@ def work_seconds(client_pool: ClientPool, participants: int, rounds: int) -> flo
 def _rule(client_pool: ClientPool, participants: int, rounds: int) -> Choice | None:
     """The choice for a short run; for a long one None where a measurement could change it."""
     model, operations = client_pool.settings.model, client_pool.operations
-    on_cpu = client_pool.source.x.device.type == "cpu"
+    on_cpu = client_pool.source.y.device.type == "cpu"
 
     # compiled loops are the fastest, unless most threads would have no client
     if Batched(client_pool).uses_compiled_loops:
@@ -225,7 +225,7 @@ def _seconds_of_a_client(client_pool: ClientPool) -> float:
     trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
     times = []
     # dropout draws numbers; the caller may have gradients off
-    with seeds.isolated(0, x.device), torch.enable_grad():
+    with seeds.isolated(0, y.device), torch.enable_grad():
         for _ in range(TRIAL_ROUNDS):
             started = time.perf_counter()
             output = model(

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from unalike._utils import seeds
 from unalike._utils.profiler_regions import profiled_function
 from unalike.core import tree
+from unalike.core.inputs import Inputs, first_rows, take_rows
 from unalike.core.model import Model
 from unalike.core.nests import join_nests
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
@@ -66,7 +67,7 @@ class SampleSource(Protocol):
     """Clients' data as index arrays into common tensors: a `Population`, or a few clients of one in `padding_checks`."""
 
     @property
-    def x(self) -> Tensor: ...
+    def x(self) -> Inputs: ...
     @property
     def y(self) -> Tensor: ...
     @property
@@ -104,17 +105,18 @@ class ClientPool:
         return max(1, int(sizes.sum()) // max(1, int(np.count_nonzero(sizes))))
 
     @property
-    def typical_batch(self) -> tuple[Tensor, Tensor]:
+    def typical_batch(self) -> tuple[Inputs, Tensor]:
         """As many samples and labels as a batch of a client of mean size has."""
-        rows = min(len(self.source.x), self.settings.work.batch_size or self.typical, self.typical)
-        return self.source.x[:rows], self.source.y[:rows]
+        rows = min(len(self.source.y), self.settings.work.batch_size or self.typical, self.typical)
+        return first_rows(self.source.x, rows), self.source.y[:rows]
 
     @cached_property
     def operations(self) -> int:
         """Floating-point operations of matrix products in the forward pass of a batch of a client of mean size."""
-        model, (x, _) = self.settings.model, self.typical_batch
+        model = self.settings.model
+        x, y = self.typical_batch
         with (
-            seeds.isolated(0, x.device),
+            seeds.isolated(0, y.device),
             torch.no_grad(),
             FlopCounterMode(display=False) as counter,
         ):
@@ -247,7 +249,7 @@ class ClientPool:
     def _numbers(self, values: np.ndarray) -> Tensor:
         """Numbers as client updates hold them."""
         # the type first: some devices have no float64
-        return torch.from_numpy(values).to(self._dtype).to(self.source.x.device)
+        return torch.from_numpy(values).to(self._dtype).to(self.source.y.device)
 
     @cached_property
     def _dtype(self) -> torch.dtype:
@@ -324,8 +326,8 @@ class ClientPool:
         return self._common[conditioner.name]
 
     def _samples(self, rows: np.ndarray) -> Batch:
-        index = torch.from_numpy(rows)
-        return Batch(self.source.x[index], self.source.y[index])
+        index = torch.from_numpy(rows).to(self.source.y.device)
+        return Batch(take_rows(self.source.x, index), self.source.y[index])
 
 
 @dataclass(frozen=True)

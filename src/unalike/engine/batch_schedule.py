@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unalike._utils import seeds
 from unalike._utils.profiler_regions import profiled
+from unalike.core.inputs import Inputs, sample_bytes, split_rows
 from unalike.core.types import Batch
 from unalike.core.work import Batches, LazySequence, Work
 from unalike.loops import crew as compiled_loops
@@ -147,10 +148,10 @@ class LazyBatches(LazySequence[Batch]):
 
     def __init__(
         self,
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         rows: Batches,
-        take: Callable[[Tensor, Tensor], Tensor],
+        take: Callable[[Inputs, Tensor], Inputs],
         change: Callable[[Tensor, int], Tensor] | None = None,
     ):
         self.x = x
@@ -163,13 +164,13 @@ class LazyBatches(LazySequence[Batch]):
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Batch]:
-        index = torch.from_numpy(self.rows.rows).to(self.x.device)
+        index = torch.from_numpy(self.rows.rows).to(self.y.device)
         change = self.change
         row = place = 0
         for sizes in self._groups():
             with profiled("data"):
                 group_index = index[row : row + sum(sizes)]
-                xs = self.take(self.x, group_index).split(sizes)
+                xs = split_rows(self.take(self.x, group_index), sizes)
                 ys = self.y.index_select(0, group_index).split(sizes)
                 if change is not None:
                     xs = tuple(change(x, place + i) for i, x in enumerate(xs))
@@ -179,8 +180,7 @@ class LazyBatches(LazySequence[Batch]):
 
     def _groups(self) -> Iterator[list[int]]:
         """The sizes of the batches, grouped into what is fetched at once."""
-        sample_bytes = self.x.shape[1:].numel() * self.x.element_size()
-        most = FETCHED_BYTES // max(1, sample_bytes)
+        most = FETCHED_BYTES // max(1, sample_bytes(self.x))
         group: list[int] = []
         rows = 0
         for size in self.rows.sizes:

@@ -143,7 +143,7 @@ class Batched(Executor):
         # a rule of its own holds the gradients of single samples
         if pool.method.local_gradient is not None:
             nbytes *= pool.settings.work.batch_size or pool.typical
-        room = CACHE_BYTES if pool.source.x.device.type == "cpu" else DEVICE_BYTES
+        room = CACHE_BYTES if pool.source.y.device.type == "cpu" else DEVICE_BYTES
         return max(1, room // (3 * nbytes))
 
     @cached_property
@@ -237,7 +237,7 @@ class Batched(Executor):
         *phases, whole = self._batches(round, ids, [*schedules, pool.whole(ids, round)])
         # seeded by the first client, which no other process and no other model group trains in this round
         dropout_seed = seeds.number(pool.settings.seed, kind.chunk_dropout, round, ids[0])
-        with seeds.isolated(dropout_seed, pool.source.x.device), torch.no_grad():
+        with seeds.isolated(dropout_seed, pool.source.y.device), torch.no_grad():
             inputs: ClientInputs = {
                 "client_state": pool.client_states.stacked(ids, accepted),
                 "size": pool.sizes_of(ids),

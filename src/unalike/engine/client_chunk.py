@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unalike.core import tree
+from unalike.core.inputs import Inputs, map_inputs, take_rows
 from unalike.core.types import Batch, Broadcast, ClientUpdate, PartTrees, Tree
 from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import LazySequence
@@ -28,7 +30,7 @@ from unalike.training.client.client_update import (
 
 ClientInputs = dict[str, Any]
 """`client_state`, `size`, `context`, `messages` and perhaps `begun` of a client; stacked, every tensor has a leading [K]."""
-Rows = Mapping[str, Tensor]
+Rows = Mapping[str, Inputs]
 """Batches of one client: `x` [T, B, ...], `y` [T, B], and `weight` [T, B] where some rows are padding."""
 
 
@@ -40,22 +42,22 @@ class StepPadding(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StackedBatches(Mapping[str, Tensor]):
+class StackedBatches(Mapping[str, Inputs]):
     """The batches of stacked clients in one phase, fetched when they are needed.
 
     As a mapping: `x` [K, T, B, ...], `y` [K, T, B] and, if some rows are padding, `weight` [K, T, B]; empty without batches.
 
-    `samples` are [N, ...], `labels` [N], `index` the sample of each row [K, T, B], where rows of padding repeat the client's
-    first sample, and `sizes` the rows that count in each step [K, T].
+    `samples` are [N, ...], one tensor or a tree, `labels` [N], `index` the sample of each row [K, T, B], where rows of padding
+    repeat the client's first sample, and `sizes` the rows that count in each step [K, T].
     """
 
-    samples: Tensor
+    samples: Inputs
     labels: Tensor
     index: Tensor
     sizes: np.ndarray
 
     @classmethod
-    def of(cls, samples: Tensor, labels: Tensor, schedules: BatchSchedule) -> StackedBatches:
+    def of(cls, samples: Inputs, labels: Tensor, schedules: BatchSchedule) -> StackedBatches:
         """The batches of these schedules, one for each client."""
         sizes = schedules.sizes
         longest = sizes.max(initial=0)
@@ -68,7 +70,7 @@ class StackedBatches(Mapping[str, Tensor]):
             repeated = np.broadcast_to(np.reshape(first, (-1, 1, 1)), counts.shape)
             places = repeated.astype(np.int64)
             places[counts] = schedules.rows
-        return cls(samples, labels, torch.from_numpy(places).to(samples.device), sizes)
+        return cls(samples, labels, torch.from_numpy(places).to(labels.device), sizes)
 
     def transformed(self, x: Tensor) -> StackedBatches:
         """The same batches with other samples `x` [K, T, B, ...]."""
@@ -81,8 +83,9 @@ class StackedBatches(Mapping[str, Tensor]):
         return replace(self, index=index, sizes=self.sizes.sum(1, keepdims=True).repeat(times, 1))
 
     @cached_property
-    def x(self) -> Tensor:
-        return self.samples.index_select(0, self.index.flatten()).unflatten(0, self.index.shape)
+    def x(self) -> Inputs:
+        rows = take_rows(self.samples, self.index.flatten())
+        return map_inputs(lambda t: t.unflatten(0, self.index.shape), rows)
 
     @cached_property
     def y(self) -> Tensor:
@@ -91,7 +94,7 @@ class StackedBatches(Mapping[str, Tensor]):
     @cached_property
     def weight(self) -> Tensor:
         counts = np.arange(self.index.shape[2]) < self.sizes[:, :, None]
-        return torch.from_numpy(counts.astype(np.float32)).to(self.samples.device)
+        return torch.from_numpy(counts.astype(np.float32)).to(self.labels.device)
 
     @cached_property
     def paddings(self) -> list[StepPadding]:
@@ -99,7 +102,7 @@ class StackedBatches(Mapping[str, Tensor]):
         fewest_rows = self.sizes.min(0).tolist()
         return [StepPadding(full=rows == longest, idle=rows == 0) for rows in fewest_rows]
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Inputs:
         if name not in self._names:
             raise KeyError(name)
         return getattr(self, name)
@@ -183,7 +186,7 @@ class ClientChunk:
         def one(
             inputs: ClientInputs,
             buffers: Any,
-            phases: list[dict[str, Tensor]],
+            phases: list[dict[str, Inputs]],
             whole: Rows,
             *own: Any,
         ) -> Any:
@@ -243,7 +246,8 @@ class BatchSequence(LazySequence[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         for t, (full, idle) in enumerate(self.paddings):
             weight = None if full or "weight" not in self.rows else self.rows["weight"][t]
-            yield Batch(self.rows["x"][t], self.rows["y"][t], weight, idle)
+            x = map_inputs(itemgetter(t), self.rows["x"])
+            yield Batch(x, self.rows["y"][t], weight, idle)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unalike._utils import seeds
 from unalike.core import tree
+from unalike.core.inputs import first_rows
 from unalike.core.nests import map_tensors
 from unalike.core.types import Broadcast, Tree
 from unalike.core.views import StageSettings
@@ -34,7 +35,7 @@ class Loop(Executor):
         broadcast = broadcast._replace(params=self.settings.model.layout.of_tree(broadcast.params))
         tasks = self._tasks(pool.round_training, broadcast, ids, accepted)
         # the generators are borrowed once, since saving and restoring them for each client would take time
-        with seeds.borrowed_generators(pool.source.x.device) as start, torch.no_grad():
+        with seeds.borrowed_generators(pool.source.y.device) as start, torch.no_grad():
             for client, dropout_seed, task in tasks:
                 start(dropout_seed)
                 update, client_state = train(task, self.graphs.trainers)
@@ -47,7 +48,7 @@ class Loop(Executor):
         tasks = self._tasks(self.client_pool.finetuning, broadcast, ids, accepted)
         for client, dropout_seed, task in tasks:
             # the caller may draw numbers between two clients, so each one has the generators for itself
-            with seeds.isolated(dropout_seed, self.client_pool.source.x.device), torch.no_grad():
+            with seeds.isolated(dropout_seed, self.client_pool.source.y.device), torch.no_grad():
                 model = finetune(task, self.finetuning_graphs.trainers)
             yield client, tree.map(Tensor.contiguous, model)
 
@@ -74,7 +75,7 @@ class Loop(Executor):
     def settings(self) -> StageSettings:
         """The stage's settings with the model in the memory format that is fastest for one client."""
         pool = self.client_pool
-        model = pool.settings.model.channels_last(pool.source.x[:2], pool.some_context)
+        model = pool.settings.model.channels_last(first_rows(pool.source.x, 2), pool.some_context)
         if model is pool.settings.model:
             return pool.settings
         # there are convolutions; their weights have four dimensions

@@ -14,6 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import text_of_function
 from unalike.core import tree
+from unalike.core.inputs import Inputs
 from unalike.core.model import Model
 from unalike.core.model_probes import why_padding_counts
 from unalike.core.types import ClientUpdate, Tree
@@ -41,7 +42,7 @@ class FewClients:
     train: Sequence[np.ndarray]
 
     @property
-    def x(self) -> Tensor:
+    def x(self) -> Inputs:
         return self.source.x
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unalike._utils.profiler_regions import profiled
+from unalike.core.inputs import map_inputs
 from unalike.core.nests import map_tensors, tensors_of
 from unalike.core.types import Batch, Broadcast, PartTrees, Tree
 from unalike.core.views import StageSettings
@@ -398,7 +400,8 @@ class GraphTrainer:
         rows = batches.rows
         for t, (full, idle) in enumerate(batches.paddings):
             weight = None if full else rows.weight[:, t]
-            yield Batch(rows.x[:, t], rows.y[:, t], weight, idle)
+            x = map_inputs(itemgetter((slice(None), t)), rows.x)
+            yield Batch(x, rows.y[:, t], weight, idle)
 
 
 @contextmanager

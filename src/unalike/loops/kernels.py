@@ -74,8 +74,8 @@ CACHE_LINE_FLOATS = 16
 HELD, SWAPPED, ROW, PIXEL, SAMPLE = range(5)
 """Floats of the workspace: all parameters, turned weights, the rows of a row of windows, an output pixel, and the images and
 origins of a sample."""
-LOSSES = {"classification": CLASSES, "binary": BINARY, "regression": SQUARES}
-"""Losses, by the name of the task."""
+LOSSES = {"cross_entropy": CLASSES, "binary_cross_entropy": BINARY, "squared_error": SQUARES}
+"""Losses, by the names that tasks give them (`Task.compiled_loss`). `CLASSES` reads classes, the others targets."""
 
 
 class Data(NamedTuple):
@@ -88,9 +88,9 @@ class Data(NamedTuple):
     sizes: np.ndarray
     """Samples of each step [K, T]; 0: the step is left out."""
     labels: np.ndarray
-    """Classes of all samples [N]; empty for other tasks."""
+    """Classes of all samples [N]; empty for other losses."""
     targets: np.ndarray
-    """Labels of the batches' samples [K T B], float32; empty for classification."""
+    """Labels of the batches' samples [K T B], float32; empty for `CLASSES`."""
     rows: int
     """Samples that are computed at a time, at most."""
 

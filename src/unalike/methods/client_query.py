@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar, dataclass_transform
 
 from unalike._utils.registry import Registry
 from unalike.core.model import Model
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import Task
 from unalike.core.types import Batch, Tree
 from unalike.methods.declared import declared
 from unalike.methods.part import spec_text

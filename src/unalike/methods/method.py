@@ -13,7 +13,7 @@ from unalike._utils.functions import text_of_function
 from unalike._utils.keywords import meant
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
-from unalike.core.tasks import Task, check_task
+from unalike.core.tasks.task import Task
 from unalike.core.types import Batch, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
@@ -364,7 +364,7 @@ class Method(Plan):
     def check_task(self, task: Task) -> None:
         """Raise `UnalikeError` for a task that a part is not defined for."""
         for p in self.parts:
-            check_task(p.name, p.tasks, task)
+            task.require(p.needs_of_task, asker=p.name)
 
     def require(self, proxy: object) -> None:
         """Raise `UnalikeError` if a part learns from samples on the server and there are none."""

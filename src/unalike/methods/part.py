@@ -19,7 +19,6 @@ from torch import Tensor
 from unalike._utils import spec
 from unalike._utils.registry import Registry
 from unalike.core.model import Group, Model
-from unalike.core.tasks import TASKS
 from unalike.core.types import Batch, PartTrees, Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
@@ -166,8 +165,8 @@ class Part:
     """The server half reads the messages of the client half."""
     sums_sent: ClassVar[bool] = False
     """`finish` is given the model that the server decodes from the upload, not the client's own: both then sum the same updates."""
-    tasks: ClassVar[tuple[str, ...]] = tuple(TASKS)
-    """Names of the tasks for which the part is defined."""
+    needs_of_task: ClassVar[str] = ""
+    """The trait of the tasks for which the part is defined, such as `CLASSES` of `core/tasks/task.py`; empty for all tasks."""
     needs_proxy: ClassVar[bool] = False
     """The part learns on the server from `server.proxy`, samples that the user gives to the server."""
     hides_client_numbers: ClassVar[bool] = False

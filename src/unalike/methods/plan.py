@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.core.tasks import TASKS, Task
+from unalike.core.tasks.classification import ASSUMED_TASK
+from unalike.core.tasks.task import Task
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ServerState
 from unalike.methods.base_plan import Plan
@@ -40,7 +41,7 @@ class PlanInputs:
     samples: int = 0
     clusters: Sequence[int] | None = None
     proxy: Batch | None = None
-    task: Task = TASKS["classification"]
+    task: Task = ASSUMED_TASK
 
 
 States = Mapping[str, ServerState]

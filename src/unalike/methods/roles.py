@@ -251,7 +251,7 @@ class Conditioner(Part):
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         """The facts of `describe`, under the part's name."""
-        outputs = settings.classes if settings.task.name == "classification" else None
+        outputs = settings.task.outputs(settings.classes, data.y.shape[1:])
         return {self.name: self.describe(data, outputs)}
 
     @abstractmethod

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import grad
 
 from unalike.core import tree
+from unalike.core.inputs import Inputs, map_inputs
 from unalike.core.privacy import normal_noise
 from unalike.core.types import Batch, PartTrees, Tree
 from unalike.methods.gradient_rule import StepLoss, StepValues
@@ -45,7 +46,7 @@ class PrivateGradients:
         total = clipped_sum(loss_of_row, tree.pack(variables), batch, self.clip)
         mean = private_mean(total, self.rows_of(batch), self.deviation, self.secret)
         # only the gradient has noise, so nothing else of the step leaves it
-        nothing = torch.zeros((), device=batch.x.device)
+        nothing = torch.zeros((), device=batch.y.device)
         return tree.unpack(mean), StepValues(nothing, loss.buffers, loss.own_buffers)
 
     def rows_of(self, batch: Batch) -> Tensor | float:
@@ -67,10 +68,11 @@ def clipped_sum(
         The sum, [*shape] each; of L2 sensitivity `clip` where a row's gradient becomes 0.
     """
 
-    def gradient(x: Tensor, y: Tensor) -> Tree:
-        return grad(loss)(params, Batch(x[None], y[None]))
+    def gradient(x: Inputs, y: Tensor) -> Tree:
+        row = Batch(map_inputs(lambda t: t[None], x), y[None])
+        return grad(loss)(params, row)
 
-    if not len(batch.x):
+    if not len(batch.y):
         return tree.zeros(params)
     by_row = torch.vmap(gradient, randomness="different")(batch.x, batch.y)
     squares = [g.reshape(len(g), -1).square().sum(1) for g in by_row.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from types import MappingProxyType
@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import Task
 from unalike.metrics.metrics import (
-    AREAS,
-    METRICS,
     Metrics,
     RunMetrics,
     balanced_accuracy,
@@ -24,7 +22,7 @@ from unalike.metrics.metrics import (
     measure,
     metric_names,
 )
-from unalike.metrics.named_metrics import KNOWN, Metric
+from unalike.metrics.named_metrics import Metric, metric_named
 from unalike.metrics.scoring import Scores
 
 LARGEST_LOSS_SUM = sys.float_info.max
@@ -37,10 +35,11 @@ COUNTS = ("true", "guessed", "right")
 class MetricSums:
     """Sums over `n` test samples.
 
-    `loss` is the sum of the losses (None: not finite). For each class, `true` counts its samples, `guessed` its predictions and
-    `right` its correct predictions. For regression, `moments` are the sums of the absolute errors, of the labels and of their
-    squares. `computed_by_client` holds the metrics of these samples that cannot be computed from the other fields (None: not
-    defined). In the sum of two `MetricSums` only those are left that are means over samples.
+    `loss` is the sum of the losses (None: not finite). For a task with `METRICS_OF_COUNTS`, for each class `true` counts its
+    samples, `guessed` its predictions and `right` its correct predictions. For one with `METRICS_OF_MOMENTS`, `moments` are the
+    sums of the absolute errors, of the labels and of their squares. `computed_by_client` holds the metrics of these samples that
+    cannot be computed from the other fields (None: not defined). In the sum of two `MetricSums` only those are left that are means
+    over samples.
     """
 
     n: int = 0
@@ -66,21 +65,22 @@ class MetricSums:
         measured = measure(task, scores, chosen)
         names = names_computed_by_client(task, chosen)
         computed = {name: _defined(measured[name]) for name in names}
+        sums = cls(n, loss, computed_by_client=computed)
 
-        if task.name == "regression":
-            return cls(n, loss, moments=_moments(scores), computed_by_client=computed)
-
-        labels = scores.y.astype(np.int64)
-        guesses = scores.predicted.astype(np.int64)
-        width = int(max(labels.max(), guesses.max())) + 1
-        return cls(
-            n=n,
-            loss=loss,
-            true=_class_counts(labels, width),
-            guessed=_class_counts(guesses, width),
-            right=_class_counts(labels[labels == guesses], width),
-            computed_by_client=computed,
-        )
+        # the sums that the metrics of the task follow from
+        if _names_one_of(METRICS_OF_MOMENTS, task):
+            sums = replace(sums, moments=_moments(scores))
+        if _names_one_of(METRICS_OF_COUNTS, task):
+            labels = scores.y.astype(np.int64)
+            guesses = scores.predicted.astype(np.int64)
+            width = int(max(labels.max(), guesses.max())) + 1
+            sums = replace(
+                sums,
+                true=_class_counts(labels, width),
+                guessed=_class_counts(guesses, width),
+                right=_class_counts(labels[labels == guesses], width),
+            )
+        return sums
 
     def added(self, other: MetricSums, chosen: RunMetrics = MappingProxyType({})) -> MetricSums:
         """The sums of the samples of both."""
@@ -102,34 +102,25 @@ class MetricSums:
         metrics = dict.fromkeys(metric_names(task, chosen), float("nan"))
         if not self.n:
             return metrics
-        loss = float("nan") if self.loss is None else self.loss / self.n
-        metrics["loss"] = loss
-        if task.name == "regression":
-            metrics["rmse"] = loss**0.5
-            metrics |= self._errors(loss)
-        else:
-            counts = np.array(self.true), np.array(self.guessed), np.array(self.right)
-            metrics["accuracy"] = sum(self.right) / self.n
-            # a class without samples divides by zero
-            with np.errstate(invalid="ignore"):
-                metrics["macro_f1"] = float(macro_f1(*counts))
-                metrics["balanced_accuracy"] = float(balanced_accuracy(*counts))
+        # a class without samples divides by zero
+        with np.errstate(invalid="ignore"):
+            for name in task.metrics:
+                if name in FROM_SUMS:
+                    metrics[name] = FROM_SUMS[name](self)
         known = {
             name: value for name, value in self.computed_by_client.items() if value is not None
         }
         return metrics | known
 
-    def _errors(self, loss: float) -> Metrics:
-        if not self.moments:
-            return {}
-        absolute_errors, labels, squares = self.moments
-        variation = squares - labels**2 / self.n
-        r2 = determination(
-            errors=np.asarray(loss * self.n),
-            variation=np.asarray(variation),
-            squares=np.asarray(squares),
-        )
-        return {"mae": absolute_errors / self.n, "r2": float(r2)}
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss; NaN if the sum is not finite."""
+        return float("nan") if self.loss is None else self.loss / self.n
+
+    @property
+    def counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The samples, the predictions and the correct predictions of each class, [C] each."""
+        return np.array(self.true), np.array(self.guessed), np.array(self.right)
 
     def rounded(self, digits: int) -> MetricSums:
         """The same with so many significant digits of what depends on the model and is no count; 0 for all digits."""
@@ -185,22 +176,74 @@ class MetricSums:
         loss = fields["loss"]
         if loss is not None and not _is_number(loss, 0, LARGEST_LOSS_SUM):
             raise UnalikeError("the loss of metric sums is not a number of 0 or more")
-        has_classes = task.name != "regression" and samples > 0
-        _check_counts([fields[name] for name in COUNTS], n, classes if has_classes else 0)
-        _check_moments(fields["moments"], task)
+        has_counts = samples > 0 and _names_one_of(METRICS_OF_COUNTS, task)
+        _check_counts([fields[name] for name in COUNTS], n, classes if has_counts else 0)
+        has_moments = _names_one_of(METRICS_OF_MOMENTS, task)
+        _check_moments(fields["moments"], expected=3 if has_moments else 0)
         names = names_computed_by_client(task, chosen)
         expected = {name: _metric(name, chosen) for name in names}
         _check_computed(fields["computed_by_client"], expected)
         return cls.from_fields(fields | {"loss": None if loss is None else float(loss)})
 
 
+def _accuracy(sums: MetricSums) -> float:
+    return sum(sums.right) / sums.n
+
+
+def _macro_f1(sums: MetricSums) -> float:
+    return float(macro_f1(*sums.counts))
+
+
+def _balanced_accuracy(sums: MetricSums) -> float:
+    return float(balanced_accuracy(*sums.counts))
+
+
+def _mae(sums: MetricSums) -> float:
+    if not sums.moments:
+        return float("nan")
+    return sums.moments[0] / sums.n
+
+
+def _r2(sums: MetricSums) -> float:
+    if not sums.moments:
+        return float("nan")
+    _, labels, squares = sums.moments
+    variation = squares - labels**2 / sums.n
+    r2 = determination(
+        errors=np.asarray(sums.mean_loss * sums.n),
+        variation=np.asarray(variation),
+        squares=np.asarray(squares),
+    )
+    return float(r2)
+
+
+FormulaOfSums = Callable[[MetricSums], float]
+
+METRICS_OF_LOSSES: dict[str, FormulaOfSums] = {
+    "loss": lambda sums: sums.mean_loss,
+    "rmse": lambda sums: sums.mean_loss**0.5,
+}
+METRICS_OF_COUNTS: dict[str, FormulaOfSums] = {
+    "accuracy": _accuracy,
+    "macro_f1": _macro_f1,
+    "balanced_accuracy": _balanced_accuracy,
+}
+METRICS_OF_MOMENTS: dict[str, FormulaOfSums] = {"mae": _mae, "r2": _r2}
+FROM_SUMS = METRICS_OF_LOSSES | METRICS_OF_COUNTS | METRICS_OF_MOMENTS
+"""Metric of a task -> its formula, for those that follow from sums over samples. Clients compute the others themselves."""
+
+
+def _names_one_of(metrics: Mapping[str, FormulaOfSums], task: Task) -> bool:
+    """Whether a task has one of these metrics, so that their sums are taken."""
+    return any(name in metrics for name in task.metrics)
+
+
 def names_computed_by_client(
     task: Task, chosen: RunMetrics = MappingProxyType({})
 ) -> tuple[str, ...]:
     """The metrics that each client computes from its own samples, because sums and counts do not give them."""
-    names = [name for name in chosen if name not in METRICS[task.name]]
-    if task.areas:
-        names += AREAS
+    from_sums = [name for name in task.metrics if name in FROM_SUMS]
+    names = [name for name in (*chosen, *task.metrics) if name not in from_sums]
     return tuple(dict.fromkeys(names))
 
 
@@ -211,7 +254,7 @@ def unpooled(task: Task, chosen: RunMetrics = MappingProxyType({})) -> tuple[str
 
 
 def _metric(name: str, chosen: RunMetrics) -> Metric:
-    return chosen[name] if name in chosen else KNOWN[name]
+    return chosen[name] if name in chosen else metric_named(name)
 
 
 def _moments(scores: Scores) -> tuple[float, ...]:
@@ -275,10 +318,9 @@ def _check_counts(counts: Sequence[Any], n: int, width: int) -> None:
         raise UnalikeError("the counts of metric sums contradict each other")
 
 
-def _check_moments(moments: Any, task: Task) -> None:
-    if moments and (
-        task.name != "regression" or not isinstance(moments, list) or len(moments) != 3
-    ):
+def _check_moments(moments: Any, expected: int) -> None:
+    """Refuse sums that no samples have; `expected` is their number, of which all or none may be there."""
+    if moments and (not isinstance(moments, list) or len(moments) != expected):
         raise UnalikeError("the moments of metric sums are not three numbers, or the task has none")
     if not isinstance(moments, list) or not all(
         _is_number(value, -LARGEST_LOSS_SUM, LARGEST_LOSS_SUM) for value in moments

@@ -1,13 +1,15 @@
-"""The metrics of a task, over all test samples together or for each of many clients at once.
+"""The metrics of tasks, over all test samples together or for each of many clients at once.
 
 loss               mean loss
 accuracy           correct / samples
 macro_f1           mean of 2 TP / (2 TP + FP + FN) over the classes among labels or predictions
 balanced_accuracy  mean recall over the classes among the labels
 roc_auc, average_precision       of two classes: area under the ROC curve, average precision; NaN where samples are of one class
-rmse, mae, r2      of regression: root of the mean squared error, mean absolute error, coefficient of determination (NaN for labels
-                   that are all the same)
+mae                of numbers: mean absolute error
+rmse, r2           of numbers whose loss is the squared error: its root, coefficient of determination (NaN for labels that are all
+                   the same)
 
+A task names those that it has (`Task.metrics`).
 Metrics that are chosen by name (`named_metrics`) come in front of these, those of the user's own behind them.
 """
 
@@ -20,11 +22,11 @@ from types import MappingProxyType
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import Task
 from unalike.metrics import areas
 from unalike.metrics.areas import TieGroups
 from unalike.metrics.columns import check_name
-from unalike.metrics.named_metrics import KNOWN, Formula, Metric, own_metric
+from unalike.metrics.named_metrics import Formula, Metric, metric_named, own_metric
 from unalike.metrics.scoring import Scores
 
 Metrics = dict[str, float]
@@ -193,25 +195,18 @@ def determination(errors: np.ndarray, variation: np.ndarray, squares: np.ndarray
     return 1 - errors / np.where(variation > 1e-12 * squares, variation, np.nan)
 
 
-AREAS: dict[str, GroupedFormula] = {"roc_auc": roc_auc, "average_precision": average_precision}
-"""Metrics of two classes that cannot be computed from sums."""
-_ANY: dict[str, GroupedFormula] = {"loss": loss}
-_CLASSES: dict[str, GroupedFormula] = _ANY | {
+FORMULAS: dict[str, GroupedFormula] = {
+    "loss": loss,
     "accuracy": accuracy,
     "macro_f1": lambda grouped: grouped.by_class(macro_f1),
     "balanced_accuracy": lambda grouped: grouped.by_class(balanced_accuracy),
+    "rmse": rmse,
+    "mae": mae,
+    "r2": r2,
+    "roc_auc": roc_auc,
+    "average_precision": average_precision,
 }
-METRICS: dict[str, dict[str, GroupedFormula]] = {
-    "classification": _CLASSES,
-    "binary": _CLASSES,
-    "regression": _ANY | {"rmse": rmse, "mae": mae, "r2": r2},
-}
-"""Name of a task -> metric -> formula, in the order of the columns."""
-
-
-def formulas(task: Task) -> dict[str, GroupedFormula]:
-    """Metric -> formula, for the metrics of a task in the order of the columns."""
-    return METRICS[task.name] | (AREAS if task.areas else {})
+"""Metric -> its formula for all clients at once. Other metrics of a task are computed client by client, by their own formula."""
 
 
 def own_metrics(functions: Custom | None) -> dict[str, Metric]:
@@ -230,7 +225,7 @@ def own_metrics(functions: Custom | None) -> dict[str, Metric]:
 def run_metrics(task: Task, chosen: RunMetrics = MappingProxyType({})) -> dict[str, Metric]:
     """Column -> metric, for all metrics of a run in the order of its columns: those that lead, those of the task, the others."""
     leading = {name: metric for name, metric in chosen.items() if metric.leads}
-    of_task = {name: KNOWN[name] for name in formulas(task) if name not in leading}
+    of_task = {name: metric_named(name) for name in task.metrics if name not in leading}
     return leading | of_task | dict(chosen)
 
 
@@ -245,8 +240,8 @@ def leading_columns(metrics: Mapping[str, float]) -> Metrics:
     return {name: metrics[name] for name in (*chosen, *LEADING_METRICS) if name in metrics}
 
 
-BUILT_IN = frozenset(name for metrics in (*METRICS.values(), AREAS) for name in metrics)
-"""The metrics of all tasks."""
+BUILT_IN = frozenset(FORMULAS)
+"""The metrics of our own tasks."""
 
 
 def measure(task: Task, scores: Scores, chosen: RunMetrics = MappingProxyType({})) -> Metrics:
@@ -267,16 +262,16 @@ def per_client(
 ) -> list[Metrics]:
     """The metrics of each client; NaN for a client without samples."""
     grouped = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
-    of_task = formulas(task)
+    metrics = run_metrics(task, chosen)
     columns = {}
     # a client without samples divides by zero
     with np.errstate(invalid="ignore", divide="ignore"):
-        for name in metric_names(task, chosen):
-            # the formulas of the task take the last class as the positive one
-            has_other_positive = name in chosen and chosen[name].positive is not None
-            if name in of_task and not has_other_positive:
-                values = of_task[name](grouped)
+        for name, metric in metrics.items():
+            # the formulas of tasks take the last class as the positive one
+            is_of_task = name in task.metrics and metric.positive is None
+            if is_of_task and name in FORMULAS:
+                values = FORMULAS[name](grouped)
             else:
-                values = grouped.one_by_one(name, chosen[name])
+                values = grouped.one_by_one(name, metric)
             columns[name] = values.tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

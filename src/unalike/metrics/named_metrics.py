@@ -1,4 +1,4 @@
-"""Metrics by scikit-learn's names: each says what it computes, whether more of it is better, and for which tasks it is defined.
+"""Metrics by scikit-learn's names: each says what it computes, whether more of it is better, and what it needs of a task.
 
 >>> [metric.name for metric in read(["roc_auc", "sensitivity_at(specificity=0.9)"])]
 ['roc_auc', 'sensitivity_at_90']
@@ -21,7 +21,7 @@ import numpy as np
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.spec import parse_one
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import CLASSES, NUMBERS, Task
 from unalike.metrics import areas
 from unalike.metrics.areas import TieGroups
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 """Labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C]) -> the metric."""
-LABELS, NUMBERS = ("classification", "binary"), ("regression",)
 
 registry = Registry("metric", home="unalike.metrics.named_metrics")
 
@@ -47,8 +46,8 @@ class Metric:
         sign: +1 if higher is better, -1 if lower is; 0 if it is not known, as of a function that a user gives.
         title: heading of a column.
         word: name in a sentence.
-        tasks: names of the tasks for which it is defined.
-        formula: computes it from the samples; None for a metric that is computed from sums and counts.
+        needs_of_task: trait of the tasks for which it is defined, "classes" or "numbers"; empty for all tasks.
+        formula: computes it from the samples; None for a metric that only the tasks have which name it among their own.
         low: smallest possible value.
         high: largest possible value.
         percent: whether it is shown in percent, and its differences in points.
@@ -63,7 +62,7 @@ class Metric:
     sign: int
     title: str
     word: str
-    tasks: tuple[str, ...] = LABELS
+    needs_of_task: str = CLASSES
     formula: Formula | None = field(default=None, compare=False)
     low: float = 0.0
     high: float = 1.0
@@ -181,10 +180,15 @@ class Metric:
         """The number that texts show: of a metric in percent tenths of a point, else the value."""
         return round(100 * value, 1) if self.percent else value
 
+    def fits(self, task: Task) -> bool:
+        """Whether it is a metric of the task, or can be computed from the task's samples."""
+        is_computable = self.formula is not None and task.offers(self.needs_of_task)
+        return is_computable or self.name in task.metrics
+
     def of(self, task: Task, classes: Sequence[str] | None) -> Metric:
         """The metric for a task with these classes. Raises `UnalikeError` if it is not defined for them."""
-        if task.name not in self.tasks:
-            fitting = [m.name for m in KNOWN.values() if task.name in m.tasks and m.name != "loss"]
+        if not self.fits(task):
+            fitting = [m.name for m in KNOWN.values() if m.fits(task) and m.name != "loss"]
             raise UnalikeError(
                 f"metric {self.name!r} is not defined for {task.name}; expected one of {', '.join(fitting)}"
             )
@@ -221,7 +225,7 @@ def own_metric(name: str, formula: Formula | None = None) -> Metric:
         sign=0,
         title=name,
         word=name.replace("_", " "),
-        tasks=(*LABELS, *NUMBERS),
+        needs_of_task="",
         formula=formula,
         low=-np.inf,
         high=np.inf,
@@ -438,10 +442,15 @@ KNOWN = {
             _median_error,
             high=np.inf,
         ),
-        Metric("loss", -1, "Loss", "loss", (*LABELS, *NUMBERS), high=np.inf),
+        Metric("loss", -1, "Loss", "loss", needs_of_task="", high=np.inf),
     )
 }
 """Column -> metric, with its defaults."""
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of this name: one of ours, or of another package. Raises `UnalikeError` if there is none."""
+    return KNOWN[name] if name in KNOWN else registry[name]()
 
 
 def _register(name: str, column: str) -> None:

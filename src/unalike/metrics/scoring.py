@@ -9,12 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unalike.core.inputs import (
+    Inputs,
+    first_rows,
+    map_inputs,
+    row_count,
+    sample_bytes,
+    split_rows,
+    take_rows,
+)
 from unalike.core.model import Model
-from unalike.core.tasks import Task
+from unalike.core.nests import tensors_of
+from unalike.core.tasks.task import Task
 from unalike.core.types import Context, Tree
 from unalike.loops import crew as compiled_loops
 
-Predict = Callable[[Tensor], Tensor]
+Predict = Callable[[Inputs], Tensor]
 """Inputs [B, ...] -> logits [B, C]."""
 
 MAX_ROWS = 4096
@@ -74,7 +84,7 @@ class Scores:
 def score(
     task: Task,
     predict: Predict,
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     client: np.ndarray,
     logits: bool = False,
@@ -88,12 +98,7 @@ def score(
     for some, labels in zip(outputs(predict, x, index), y.split(rows_at_once(x)), strict=True):
         losses.append(task.losses(some, labels))
         predicted.append(task.predict(some))
-        if task.name != "classification":
-            kept_logits.append(some.flatten())
-        elif logits or task.areas:
-            kept_logits.append(some)
-        else:  # logits of many classes would take most of the memory of an evaluation
-            kept_logits.append(some[:, :0])
+        kept_logits.append(task.scored_logits(some, wanted=logits))
     return Scores(
         client=client,
         loss=torch.cat(losses).cpu().numpy(),
@@ -103,7 +108,7 @@ def score(
     )
 
 
-def outputs(predict: Predict, x: Tensor, index: Tensor | None = None) -> Iterator[Tensor]:
+def outputs(predict: Predict, x: Inputs, index: Tensor | None = None) -> Iterator[Tensor]:
     """Logits of the samples [n, ...] without gradients, a few at a time; on all threads of the run if operations have one each.
 
     Samples that `index` picks are copied a few at a time as well: into the cache, instead of through memory.
@@ -111,31 +116,32 @@ def outputs(predict: Predict, x: Tensor, index: Tensor | None = None) -> Iterato
     picked = x if index is None else index
 
     @torch.no_grad()  # gradient mode is per thread
-    def logits(some: Tensor) -> Tensor:
-        return predict(some if index is None else x.index_select(0, some))
+    def logits(some: Inputs) -> Tensor:
+        return predict(some if index is None else take_rows(x, some))
 
     # many modules fail on an empty batch, such as those with `h.view(len(x), -1)`
-    if not len(picked):
-        one_sample = x.new_zeros(1, *x.shape[1:])
+    if not row_count(picked):
+        one_sample = map_inputs(lambda t: t.new_zeros(1, *t.shape[1:]), x)
         with torch.no_grad():
             return iter([predict(one_sample)[:0]])
-    pieces = picked.split(rows_at_once(x))
+    pieces = split_rows(picked, rows_at_once(x))
     if torch.get_num_threads() == 1:
         return compiled_loops.each(logits, pieces)
     return map(logits, pieces)
 
 
-def rows_at_once(x: Tensor) -> int:
+def rows_at_once(x: Inputs) -> int:
     """Samples of one forward pass over `x`: activations of images that leave the cache take several times as long."""
-    if not len(x):
+    if not row_count(x):
         return MAX_ROWS
-    if x.device.type != "cpu":
+    tensors = tensors_of(x)
+    if tensors[0].device.type != "cpu":
         most_bytes = DEVICE_BYTES
-    elif x.dim() == 2:
+    elif all(t.dim() == 2 for t in tensors):
         most_bytes = VECTOR_BYTES
     else:
         most_bytes = IMAGE_BYTES
-    return min(MAX_ROWS, max(MIN_ROWS, most_bytes // max(1, x[0].nbytes)))
+    return min(MAX_ROWS, max(MIN_ROWS, most_bytes // max(1, sample_bytes(x))))
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,6 @@ class SharedModel:
     buffers: Tree
     context: Context | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        model = self.model.channels_last(x[:2], self.context)
+    def __call__(self, x: Inputs) -> Tensor:
+        model = self.model.channels_last(first_rows(x, 2), self.context)
         return model(self.params, x, buffers=self.buffers, context=self.context).logits

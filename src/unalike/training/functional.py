@@ -16,7 +16,8 @@ from unalike.core import tree
 from unalike.core.losses import LossFunction
 from unalike.core.model import Model
 from unalike.core.norm_layers import STATISTICS
-from unalike.core.tasks import TASKS, task_for
+from unalike.core.tasks.classification import ASSUMED_TASK
+from unalike.core.tasks.registry import task_for
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import ClientBatches, Members, ServerState, StageSettings
 from unalike.core.work import Work
@@ -130,7 +131,7 @@ def aggregate(
     # The state before the round: that of the caller, or the one that a run begins with.
     settings = StageSettings(
         model=_frame(model, params, model_buffers),
-        task=TASKS["classification"],
+        task=ASSUMED_TASK,
         work=work or Work(),
         seed=seed,
         proxy=batch,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.tasks import TASKS
+from unalike.core.tasks.classification import ASSUMED_TASK
 from unalike.core.types import Context, Tree
 from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import Work
@@ -76,7 +76,7 @@ def wire(
     context = context or {}
 
     # A round of one client without samples: what the hooks then send has the names and shapes of what any client sends.
-    settings = StageSettings(model, TASKS["classification"], Work())
+    settings = StageSettings(model, ASSUMED_TASK, Work())
     state = initial_server_state(method, settings)
     broadcast = make_broadcast(method, settings, state, 1, [0]).to(0)
     client_state = initial_client_state(method, settings)
@@ -213,7 +213,7 @@ def untrained(
 ) -> StageResults:
     """Result of a stage without training. `groups` names the groups if they differ from those of the stage."""
     model = stage.model or plan_inputs.model
-    settings = StageSettings(model, TASKS["classification"], Work(), plan_inputs.seed)
+    settings = StageSettings(model, ASSUMED_TASK, Work(), plan_inputs.seed)
     start = stage.start or {}
     states = {}
     for name in groups or stage.members(plan_inputs.clients):
@@ -240,7 +240,7 @@ def at_random(query_step: QueryStep, plan_inputs: PlanInputs) -> Answers:
 
 def unasked(query_step: QueryStep, model: Model) -> Tree:
     """An answer without samples: it has the shape of all answers."""
-    inputs = QueryInputs(model, TASKS["classification"], model.params, model.buffers, ())
+    inputs = QueryInputs(model, ASSUMED_TASK, model.params, model.buffers, ())
     return query_step.query.answer(inputs)
 
 

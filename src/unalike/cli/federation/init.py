@@ -111,8 +111,11 @@ def command(
     shape: Shape = None,
     classes: Classes = None,
     task: Annotated[
-        str, typer.Option(help="classification, binary or regression.")
-    ] = "classification",
+        str | None,
+        typer.Option(
+            help="classification (unless given), binary or regression.", show_default=False
+        ),
+    ] = None,
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Samples are integers, as for text.")
     ] = False,
@@ -147,7 +150,7 @@ def command(
     from unalike.federation.site.site_policy import SitePolicy
 
     # one of three sources says what a sample is
-    by_hand = shape is not None or classes is not None or task != "classification" or tokens
+    by_hand = shape is not None or classes is not None or task is not None or tokens
     sources = [like is not None, bool(summary), by_hand]
     if sum(sources) > 1:
         raise UnalikeError(
@@ -315,8 +318,9 @@ def schema_of(files: Sequence[Path]) -> object:
     return Schema((encoding.width,), target.classes or None, target.kind, False, encoding)
 
 
-def _typed_schema(shape: str | None, classes: str | None, task: str, tokens: bool) -> object:
+def _typed_schema(shape: str | None, classes: str | None, task: str | None, tokens: bool) -> object:
     """The schema that flags describe."""
+    from unalike.core.tasks.classification import ASSUMED_TASK
     from unalike.federation.protocol.federation_file import Schema
 
     if shape is None:
@@ -332,5 +336,5 @@ def _typed_schema(shape: str | None, classes: str | None, task: str, tokens: boo
     class_names: Any = None
     if classes is not None:
         class_names = int(classes) if classes.isdecimal() else tuple(classes.split(","))
-    # the type of the task is cast because `Schema` checks it
-    return Schema(shape=sizes, classes=class_names, task=cast(Any, task), tokens=tokens)
+    task = task or ASSUMED_TASK.name
+    return Schema(shape=sizes, classes=class_names, task=task, tokens=tokens)

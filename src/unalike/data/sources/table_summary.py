@@ -11,14 +11,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import torch
 from pydantic import Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
+from unalike.core.tasks.registry import TaskName, task_for
 from unalike.data.columns import (
     FORMATS,
     MISSING,
@@ -92,7 +94,7 @@ class TargetNames:
     """The column to predict: its kind, and the names of the frequent classes. `numbers`: the names are whole numbers."""
 
     name: str
-    kind: Literal["classification", "binary", "regression"]
+    kind: TaskName
     classes: tuple[str, ...] = ()
     numbers: bool = False
 
@@ -273,12 +275,13 @@ def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = ""
 def _target(column: pd.Series, y: np.ndarray, classes: list[str] | None, least: int) -> TargetNames:
     """The names of the target: of its classes those with `least` rows or more."""
     name = str(column.name)
+    task = task_for(torch.from_numpy(y))
     if classes is None:
-        return TargetNames(name, "regression")
+        return TargetNames(name, task.name)
     rows = np.bincount(y, minlength=len(classes))
     frequent = tuple(text for text, n in zip(classes, rows) if n >= least)
     is_numbers = kind_of(column) == NUMBERS
-    return TargetNames(name, "classification", frequent, is_numbers)
+    return TargetNames(name, task.name, frequent, is_numbers)
 
 
 def _number(name: str, sums: Sequence[NumberSums]) -> Number:

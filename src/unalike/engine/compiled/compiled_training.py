@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
+from unalike.core.inputs import Inputs, is_one_tensor
 from unalike.core.model import Model
 from unalike.core.solvers import SGD
 from unalike.core.types import Batch, ClientUpdate, PartTrees, Tree
@@ -55,7 +56,7 @@ def kernels() -> ModuleType | None:
     return compiled_loops.loops("unalike.loops.kernels")
 
 
-def obstacle(method: Method, settings: StageSettings, x: Tensor, rows: int) -> str | None:
+def obstacle(method: Method, settings: StageSettings, x: Inputs, rows: int) -> str | None:
     """The reason why the loops cannot train clients; None if they can.
 
     The method's parts may add pulls to the gradient of a model, one may have an inner loop, and nothing else. The model is a
@@ -64,7 +65,7 @@ def obstacle(method: Method, settings: StageSettings, x: Tensor, rows: int) -> s
     return next(_obstacles(method, settings, x, rows), None)
 
 
-def _obstacles(method: Method, settings: StageSettings, x: Tensor, rows: int) -> Iterator[str]:
+def _obstacles(method: Method, settings: StageSettings, x: Inputs, rows: int) -> Iterator[str]:
     """All reasons; those after the first are not looked for."""
     work, model = settings.work, settings.model
     chain = chain_or_reason(model)
@@ -75,6 +76,11 @@ def _obstacles(method: Method, settings: StageSettings, x: Tensor, rows: int) ->
         return
     if kernels() is None:
         yield "numba is not installed"
+    if settings.task.compiled_loss is None:
+        yield f"they have no loss of the task {settings.task.name}"
+    if not is_one_tensor(x):
+        yield "its samples are several tensors"
+        return
     if not chain.takes(x):
         yield f"samples of shape {list(x.shape[1:])} do not suit its layers"
     if model.precision != "float32":
@@ -312,13 +318,20 @@ class CompiledTrainer:
         after = replace(before, variables=variables, solver_state={})
         return StepSums(loss, rows, steps), after
 
+    @property
+    def _loss(self) -> int:
+        """The loss of the task, as the loops number it."""
+        loops, name = kernels(), self.settings.task.compiled_loss
+        assert loops and name  # see `obstacle`
+        return loops.LOSSES[name]
+
     def _data(self, rows: StackedBatches) -> Any:
         """The samples and batches as the loops take them (`kernels.Data`)."""
         loops = kernels()
         assert loops  # see `obstacle`
         classes = np.empty(0, np.int64)
         targets = np.empty(0, np.float32)
-        if self.settings.task.name == "classification":
+        if self._loss == loops.CLASSES:
             classes = rows.labels.long().contiguous().numpy()
         else:
             targets = rows.y.float().flatten().numpy()
@@ -348,7 +361,7 @@ class CompiledTrainer:
         layout = layout_of(chain, shapes, frozenset(moves), sample)
         start = layout.flat(params)
         step = loops.Step(
-            loss=loops.LOSSES[self.settings.task.name],
+            loss=self._loss,
             lr=np.float32(self.work.lr),
             momentum=np.float32(solver.momentum),
             nesterov=solver.nesterov,

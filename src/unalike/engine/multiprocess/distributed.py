@@ -211,7 +211,7 @@ def to_pool_device(nest: Any, client_pool: ClientPool) -> Any:
         return {key: to_pool_device(value, client_pool) for key, value in nest.items()}
     if isinstance(nest, list):
         return [to_pool_device(value, client_pool) for value in nest]
-    return nest.to(client_pool.source.x.device) if isinstance(nest, Tensor) else nest
+    return nest.to(client_pool.source.y.device) if isinstance(nest, Tensor) else nest
 
 
 def assign_clients(costs: np.ndarray, ranks: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import pydantic
 import tomli_w
@@ -24,7 +24,9 @@ from unalike.core.options import (
     SharedRunOptions,
     ValidationOptions,
 )
-from unalike.core.tasks import Task
+from unalike.core.tasks.classification import ASSUMED_TASK
+from unalike.core.tasks.registry import TaskName, find_task
+from unalike.core.tasks.task import Task
 from unalike.core.work import Work
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME_PATTERN, digest
@@ -72,17 +74,16 @@ class Schema:
 
     shape: tuple[PositiveInt, ...]
     classes: PositiveInt | tuple[str, ...] | None = None
-    task: Literal["classification", "binary", "regression"] = "classification"
+    task: TaskName = ASSUMED_TASK.name
     tokens: bool = False
     encoding: Encoding | None = None
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.task == "classification" and not self.classes:
-            raise ValueError(
-                "expected classes for the task classification: how many, or their names"
-            )
-        if self.task != "classification" and self.classes is not None:
+        takes_classes = find_task(self.task).takes_class_names
+        if takes_classes and not self.classes:
+            raise ValueError(f"expected classes for the task {self.task}: how many, or their names")
+        if not takes_classes and self.classes is not None:
             raise ValueError(f"classes mean nothing for the task {self.task}: leave them out")
         names = self.names or []
         if len(set(names)) < len(names):
@@ -95,23 +96,21 @@ class Schema:
     def like(
         cls, samples: Tensor, classes: Sequence[str] | None, task: Task, encoding: Encoding | None
     ) -> Self:
-        """The schema of samples [N, ...] of a task; only those of a classification have classes."""
-        kind: Any = task.name
+        """The schema of samples [N, ...] of a task; `classes` are left out where the task takes none."""
         return cls(
             shape=tuple(samples.shape[1:]),
-            classes=tuple(classes or ()) if task.name == "classification" else None,
-            task=kind,
+            classes=tuple(classes or ()) if task.takes_class_names else None,
+            task=task.name,
             tokens=not samples.is_floating_point(),
             encoding=encoding,
         )
 
     @property
     def names(self) -> list[str] | None:
-        """The names of the classes; None for regression."""
-        if self.task == "regression":
-            return None
-        if self.task == "binary":
-            return ["False", "True"]
+        """The names of the classes; None for a task without classes."""
+        task = find_task(self.task)
+        if not task.takes_class_names:
+            return list(task.class_names) or None
         if isinstance(self.classes, int):
             return [str(number) for number in range(self.classes)]
         return list(self.classes or ())

@@ -14,10 +14,9 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike.core.option import options_of
 from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions
-from unalike.core.tasks import find_task
+from unalike.core.tasks.registry import find_task
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.population import Population
-from unalike.data.population_arrays import LABEL_TYPES
 from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
@@ -75,15 +74,16 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     for split in SPLITS:
         indices[split] = Ragged.zeros(np.array([getattr(site, split) for site in counts]))
     schema = federation.data
+    task = find_task(schema.task)
     return Population(
         x=torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32),
-        y=torch.zeros(1, dtype=LABEL_TYPES[schema.task]),
+        y=torch.zeros(1, dtype=task.label_type),
         train=indices["train"],
         test=indices["test"],
         val=indices["val"],
         names=[site.name for site in federation.sites],
         classes=schema.names,
-        task=find_task(schema.task),
+        task=task,
         encoding=schema.encoding,
     )
 

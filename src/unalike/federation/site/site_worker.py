@@ -20,6 +20,7 @@ from unalike.core import tree
 from unalike.core.codec import Facts, Limits, Malformed, checksum
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors
+from unalike.core.tasks.registry import find_task
 from unalike.core.types import Batch, Broadcast, Tree
 from unalike.core.views import Members, ServerState
 from unalike.data.client_data import SPLITS, ClientData
@@ -127,7 +128,7 @@ class SiteWorker:
     def _begin_with(self, federation: Federation) -> None:
         """Go on with runs of this method and seed, which are among those agreed on."""
         # The site's own rules come first: samples that they leave out are seen by nothing that follows.
-        has_classes = federation.data.task == "classification"
+        has_classes = find_task(federation.data.task).takes_class_names
         data = self.policy.allowed(self._data, federation.method, has_classes)
         population = site_population(federation, self.number, data)
         count = len(population.train[self.number])

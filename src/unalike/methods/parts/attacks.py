@@ -15,6 +15,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.privacy import normal_noise
+from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ServerView
 from unalike.methods.attack import Attack
@@ -29,7 +30,7 @@ class LabelFlip(Attack):
     """Malicious clients train on the labels C - 1 - y in the place of y, of C classes (Fang et al. 2020)."""
 
     share: Share = 0.2
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    needs_of_task: ClassVar[str] = CLASSES
 
     def poison(self, data: Batch, classes: int, generator: np.random.Generator) -> Batch:
         return data._replace(y=classes - 1 - data.y)
@@ -51,7 +52,7 @@ class Backdoor(Attack):
     scale: float = 1.0
     size: PositiveInt = 3
     value: float = 1.0
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    needs_of_task: ClassVar[str] = CLASSES
 
     @property
     def goal(self) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.model import Model
+from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
@@ -43,7 +44,7 @@ class CombinedHeads(OwnParameters, ServerStep):
 
     scored: Literal["own", "combined"] = "own"
 
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True
     special_group = "head"

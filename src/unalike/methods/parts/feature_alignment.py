@@ -7,6 +7,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, ServerView, StageSettings
 from unalike.methods.part import part
@@ -37,7 +38,7 @@ class FeatureAlignment(Objective):
     has_own_name: ClassVar[bool] = True
 
     lam: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
     needs_data = True
     special_group = "body"
     needs_messages: ClassVar[bool] = True

@@ -14,6 +14,7 @@ from unalike._utils.validated import validated
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.solvers import Adam
+from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.methods.part import part
@@ -51,7 +52,7 @@ class FeatureGenerator(Objective, ServerStep):
     steps: NonNegativeInt = 20
     alpha: Annotated[NonNegativeFloat, LogRange(0.1, 100)] = 10.0
     beta: Annotated[NonNegativeFloat, LogRange(0.1, 100)] = 10.0
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
     decay: ClassVar[float]
 
     COUNTS: ClassVar[str] = "generator.counts"

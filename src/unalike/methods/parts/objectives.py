@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.tasks.task import CLASS_LOGITS, CLASSES
 from unalike.core.types import Batch, Output, PartTrees, Tree
 from unalike.core.views import ClientView, StageSettings
 from unalike.methods.method import alias
@@ -90,7 +91,7 @@ class NotTrueDistillation(Objective):
 
     beta: Annotated[NonNegativeFloat, LogRange(0.1, 3)] = 1.0
     tau: PositiveFloat = 1.0
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    needs_of_task: ClassVar[str] = CLASSES
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         z = client.out(batch).logits
@@ -141,7 +142,7 @@ class BalancedSoftmax(TaskObjective):
     has_own_name: ClassVar[bool] = True
 
     gamma: Annotated[NonNegativeFloat, LinearRange(0, 2)] = 1.0
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
     ABSENT: ClassVar[float] = -1e9
     """Used for log 0: rows of padding may have a class that the client does not have."""
 

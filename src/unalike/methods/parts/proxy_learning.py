@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unalike._utils import seeds
 from unalike.core import tree
+from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.methods.method import alias
@@ -185,7 +186,7 @@ class EnsembleDistillation(ServerStep):
     lr: Annotated[PositiveFloat, LogRange(1e-5, 1e-2)] = 1e-3
     batch_size: PositiveInt = 128
     temperature: PositiveFloat = 1.0
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    needs_of_task: ClassVar[str] = CLASSES
     needs_proxy: ClassVar[bool] = True
     rank: ClassVar[int] = ServerStep.DISTILLATION
 

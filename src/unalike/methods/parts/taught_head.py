@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import grad
 
 from unalike.core import tree
+from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
@@ -39,7 +40,7 @@ class TaughtHead(Upload, Aggregator):
     epochs: NonNegativeInt = 1
     batch_size: PositiveInt = 10
 
-    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
     rank: ClassVar[int] = Upload.WITHHOLD
     needs_data = True
     special_group = "head"

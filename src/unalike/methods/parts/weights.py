@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Batch, PartTrees
 from unalike.core.views import Cohort, StageSettings
 from unalike.methods.method import alias
@@ -56,7 +57,7 @@ class LabelDiscrepancy(Weighting):
     b: Annotated[float, LinearRange(0, 1)] = 0.1
     discrepancy: Literal["kl", "l2", "l1", "cosine"] = "kl"
     target: Literal["uniform", "global"] = "uniform"
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "binary")
+    needs_of_task: ClassVar[str] = CLASSES
     shares: ClassVar[tuple[str, ...]] = ("label_histogram",)
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
@@ -74,6 +75,6 @@ class LabelDiscrepancy(Weighting):
 
 def label_counts(data: Batch, settings: StageSettings) -> Tensor:
     """The number of samples of each class, [C]."""
-    assert settings.classes is not None  # `tasks`
+    assert settings.classes is not None  # `needs_of_task`
     classes = torch.arange(settings.classes, device=data.y.device)
     return (data.y[:, None] == classes).sum(0)

@@ -13,7 +13,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.solvers import Adam
-from unalike.core.tasks import check_task
+from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Tree
 from unalike.methods.method import Method
 from unalike.methods.plan import PlanInputs, PlanSteps, QueryStep, Stage
@@ -63,7 +63,7 @@ class Ccvr(StagedPlan):
 
     def _check(self, method: Method, plan_inputs: PlanInputs) -> None:
         model = plan_inputs.model
-        check_task(self.name, ("classification",), plan_inputs.task)
+        plan_inputs.task.require(CLASS_LOGITS, asker=self.name)
         of_samples_alone(self, model)
         trained = [n for n in model.params if model.trainable(n)]
         if not all(method.shares(n, model) for n in trained):

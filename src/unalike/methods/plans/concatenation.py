@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
-from unalike.core.tasks import check_task
+from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Output
 from unalike.core.views import ServerState
 from unalike.methods.method import Method
@@ -99,7 +99,7 @@ class Fedconcat(StagedPlan):
         yield Stage("classifier", head_alone, head_rounds, model=model, start=start)
 
     def _check(self, method: Method, plan_inputs: PlanInputs) -> None:
-        check_task(self.name, ("classification",), plan_inputs.task)
+        plan_inputs.task.require(CLASS_LOGITS, asker=self.name)
         of_samples_alone(self, plan_inputs.model)
         if any(_stays(method, plan_inputs.model, n) for n in plan_inputs.model.params):
             raise UnalikeError(

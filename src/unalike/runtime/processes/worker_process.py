@@ -148,7 +148,7 @@ class Worker:
     def score(self, stage: LocalStage, question: ScoreSamples) -> Message:
         """The scores of a shared model on a part of the samples."""
         evaluator = stage.evaluator
-        device = self.run_config.population.x.device
+        device = self.run_config.population.y.device
         params = {name: t.to(device) for name, t in question.params.items()}
         buffers = {name: t.to(device) for name, t in question.buffers.items()}
         predict = SharedModel(stage.state.settings.model, params, buffers)

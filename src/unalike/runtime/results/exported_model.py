@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.core.tasks import Task, find_task
+from unalike.core.tasks.registry import find_task
+from unalike.core.tasks.task import Task
 from unalike.data.columns import MISSING
 from unalike.data.sources.delimited import MISSING_TEXTS
 from unalike.data.table_encoding import Encoding

@@ -18,13 +18,12 @@ from unalike._utils.notebook import paragraph, table
 from unalike._utils.registry import figures
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.tasks import find_task
+from unalike.core.tasks.registry import find_task
 from unalike.core.types import Tree
 from unalike.core.views import ServerState
 from unalike.core.work import Work
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
-from unalike.data.population_arrays import LABEL_TYPES
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.data.table_encoding import Encoding
 from unalike.methods.plan import (
@@ -210,7 +209,7 @@ class Run:
         samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
         if client is None and state.is_personal:
             warn(shared_model_note(self.config))
-        return samples.to(population.x.device).predictions(
+        return samples.to(population.y.device).predictions(
             predict, population.task, population.classes
         )
 
@@ -447,6 +446,7 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
         client = int(row["client"])
         train_sizes[client] = row["n_train"]
         test_sizes[client] = row["n_test"]
+    task = find_task(data["task"])
     names: Sequence[str] = directory.names or NumberedNames(count)
     clusters = None
     plan_file = directory.path / "plan.json"
@@ -456,13 +456,13 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
         clusters = partition.clusters
     return Population(
         x=torch.zeros(1, *data["input_shape"]),
-        y=torch.zeros(1, dtype=LABEL_TYPES[data["task"]]),
+        y=torch.zeros(1, dtype=task.label_type),
         train=Ragged.zeros(train_sizes),
         test=Ragged.zeros(test_sizes),
         val=Ragged.empty(count),
         names=names,
         classes=data.get("classes"),
-        task=find_task(data["task"]),
+        task=task,
         clusters=clusters,
         encoding=Encoding.load(directory.path / "encoding.json"),
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import Task
+from unalike.core.tasks.task import Task
 from unalike.data import array_checks
 from unalike.data.columns import require_columns
 from unalike.data.dataset import Dataset

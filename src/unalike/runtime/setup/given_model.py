@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -12,9 +11,11 @@ from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.functions import text_of_function
 from unalike.core.head_layer import with_head
+from unalike.core.inputs import Inputs, is_one_tensor, map_inputs, row_count, sample_shape
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.model_probes import unrepeatable_result
+from unalike.core.nests import tensors_of
 from unalike.core.types import Batch, Context
 from unalike.core.work import Work
 from unalike.data.population import Population
@@ -82,11 +83,8 @@ def _with_outputs(module: nn.Module, population: Population) -> Model:
 def example_context(plan: Plan, population: Population) -> Context:
     """The static facts of the first client with training data, to build and try the model with."""
     method = method_of(plan)
-    with_samples = np.flatnonzero(population.sizes)
-    if not len(with_samples) or not method.conditioners:
-        return {}
-    x, y = population[int(with_samples[0])].train
-    return method.describe(Batch(torch.as_tensor(x), torch.as_tensor(y)), population.outputs)
+    samples = population.example_samples if method.conditioners else None
+    return {} if samples is None else method.describe(samples, population.outputs)
 
 
 def check_fit(model: Model, population: Population, context: Context) -> None:
@@ -95,7 +93,7 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
 
     # What forward writes over would change from one pass to the next; version counters of tensors show it.
     x = _telling_samples(population)
-    version = x._version
+    sample_versions = _versions(x)
     versions = _parameter_versions(model)
     try:
         with torch.no_grad():
@@ -105,15 +103,15 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
             raise
         advice = _advice(x, dtypes, error)
         raise UnalikeError(
-            f"the model cannot take samples of shape {list(x.shape[1:])}: {error}{advice}"
+            f"the model cannot take samples of shape {list(sample_shape(x))}: {error}{advice}"
         ) from error
-    if x._version != version:
+    if _versions(x) != sample_versions:
         raise UnalikeError(
             "the model writes over the samples that it is given, so that every pass would change the data; expected a forward that "
             "leaves its input alone: write x = x - mean instead of x -= mean, and no inplace=True in the first layer"
         )
     _check_parameters_unchanged(model, versions)
-    _check_outputs(logits, len(x), population.outputs)
+    _check_outputs(logits, row_count(x), population.outputs)
 
 
 def _check_dtypes(model: Model) -> list[str]:
@@ -198,25 +196,30 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
         )
 
 
-def _advice(x: torch.Tensor, trained: Collection[str], error: Exception) -> str:
+def _advice(x: Inputs, trained: Collection[str], error: Exception) -> str:
     """Advice where samples and parameters have different dtypes, or words have numbers beyond the vocabulary."""
-    if not x.is_floating_point():
+    if is_one_tensor(x) and not x.is_floating_point():
         if isinstance(error, IndexError):
             return f"; the largest number of a word is {int(x.max())}, which needs a vocabulary of {int(x.max()) + 1} or more"
         return "; these are whole numbers: words need --model textcnn (model='textcnn'), amounts x.astype('float32')"
     return "; its parameters are float64: give module.float()" if "float64" in trained else ""
 
 
-def _two_samples(population: Population) -> torch.Tensor:
-    return population.x[:2].to("cpu", copy=True)
+def _two_samples(population: Population) -> Inputs:
+    return map_inputs(lambda t: t[:2].to("cpu", copy=True), population.x)
 
 
-def _telling_samples(population: Population) -> torch.Tensor:
+def _telling_samples(population: Population) -> Inputs:
     """Two samples; of whole numbers, one holds the largest, for which a vocabulary may be too small."""
     x = population.x
-    if x.is_floating_point() or len(x) < 2:
+    if not is_one_tensor(x) or x.is_floating_point() or len(x) < 2:
         return _two_samples(population)
     return x[[0, int(x.argmax()) // x[0].numel()]].to("cpu", copy=True)
+
+
+def _versions(x: Inputs) -> list[int]:
+    """The number of times that each tensor was written over."""
+    return [t._version for t in tensors_of(x)]
 
 
 def _parameter_versions(model: Model) -> ParameterVersions:

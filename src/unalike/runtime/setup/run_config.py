@@ -14,6 +14,7 @@ from torch import nn
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
 from unalike._utils.version import __version__
+from unalike.core.inputs import is_one_tensor
 from unalike.core.model import Model
 from unalike.core.option import without_defaults
 from unalike.core.options import cohort_size
@@ -306,8 +307,7 @@ class RunConfig:
     @property
     def wire(self) -> list[Item]:
         """The tensors that cross the wire in the steps of the plan."""
-        trained = (client.train for client in self.population)
-        samples = next((Batch(x, y) for x, y in trained if len(y)), None)
+        samples = self.population.example_samples
 
         def client_facts(method: Method) -> Context:
             return {} if samples is None else method.client_facts(samples, self.settings)
@@ -454,7 +454,7 @@ def _check_transform(options: RunOptions, population: Population) -> None:
     """Raise `UnalikeError` if the transform of training batches cannot be used on the samples."""
     if options.chain is None:
         return
-    if population.x.dim() != 4:
+    if not is_one_tensor(population.x) or population.x.dim() != 4:
         shape = list(population.input_shape)
         raise UnalikeError(
             f"transform={options.transform!r} is for images; found samples of shape {shape}: leave it out"
@@ -515,8 +515,7 @@ def _tensors(name: str, found: Pair | None, population: Population) -> TensorPai
         )
     if not len(y):
         raise UnalikeError(f"{name}: found no sample; expected some, or leave {name} out")
-    if population.outputs is not None:
-        array_checks.label_range(y, population.outputs, name)
+    array_checks.check_labels(population.task, y, population.classes, name)
     x = x.to(population.x)
     y = y.to(population.y)
     if population.plan is not None and not x.is_floating_point():

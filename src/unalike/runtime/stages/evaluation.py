@@ -17,6 +17,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
+from unalike.core.tasks.task import TWO_CLASSES
 from unalike.core.types import Tree
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TEST, TRIGGERED, VALIDATION
@@ -216,7 +217,7 @@ class Evaluator:
         or no samples.
         """
         samples = len(self.population.test.values)
-        if not self.population.task.areas or not 0 < samples <= MAX_RISK_SAMPLES:
+        if not self.population.task.offers(TWO_CLASSES) or not 0 < samples <= MAX_RISK_SAMPLES:
             return None
         if len(self.population) > MAX_LISTED_CLIENTS:
             return None
@@ -306,7 +307,7 @@ class Evaluator:
             samples.y[index],
             owners,
             logits=bool(self.custom),
-            index=index.to(samples.x.device),
+            index=index.to(samples.y.device),
         )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.inputs import Inputs, first_rows
 from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
@@ -170,8 +171,8 @@ class ModelGroup:
         """The error for a round in which all updates are refused."""
         client, why = min(refused.items())
         advice = "try a smaller learning rate"
-        if self.settings.task.name == "regression":
-            advice += ", or divide the target, which is not scaled"
+        if self.settings.task.advice_if_diverged:
+            advice += f", or {self.settings.task.advice_if_diverged}"
         advice = "; ".join([advice, *self.method.advice_if_diverged])
         return Diverged(
             f"round {self.state.round + 1}: no client sent a usable update; the first, {self.source.names[client]!r}: {why}. "
@@ -268,8 +269,8 @@ class ModelGroup:
             return SharedModel(model, params, mine.shared_buffers, context)
         shared = params | mine.shared_buffers
 
-        def predict(x: Tensor) -> Tensor:
-            laid_out = model.channels_last(x[:2], context)
+        def predict(x: Inputs) -> Tensor:
+            laid_out = model.channels_last(first_rows(x, 2), context)
             output = part.predict(
                 laid_out, shared, mine.of_personalizer, mine.own_buffers, x, context
             )

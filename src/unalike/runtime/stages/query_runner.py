@@ -8,6 +8,7 @@ import torch
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.inputs import first_rows, take_rows
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ServerState, StageSettings
 from unalike.data.population import Population
@@ -27,11 +28,11 @@ def ask_client(
     secret: bytes = b"",
 ) -> Tree:
     """One client's answer, on its samples as evaluation would prepare them; noise is drawn from its `secret`."""
-    index = torch.from_numpy(population.train[client])
-    some_inputs = population.x[:2]
+    index = torch.from_numpy(population.train[client]).to(population.y.device)
+    some_inputs = first_rows(population.x, 2)
     batches = []
     for rows in index.split(rows_at_once(some_inputs)) if len(index) else ():
-        x = population.x[rows]
+        x = take_rows(population.x, rows)
         if transform is not None:
             no_random_numbers = x.new_zeros(len(x), 0)
             x = transform.fixed(x, no_random_numbers)

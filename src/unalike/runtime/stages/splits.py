@@ -7,7 +7,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from unalike.core.tasks import Task
+from unalike.core.inputs import Inputs
+from unalike.core.tasks.task import Task
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.methods.attack import Attack
@@ -32,7 +33,7 @@ class ProtocolMetrics(NamedTuple):
 class Split(Protocol):
     """Samples to score on, and what is measured on them."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
 
     def of(self, clients: Sequence[int]) -> Rows:

@@ -298,7 +298,7 @@ class StageState:
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
-        device = self.population.x.device
+        device = self.population.y.device
         for i, group in enumerate(self.groups.values()):
             group_facts = facts[i]
             group_tensors = tree.map(lambda t: t.to(device), tree.under(tensors, f"{i}/"))

@@ -1,0 +1,74 @@
+"""The inputs of samples: one tensor [N, ...], or a tree of tensors (tuples and dictionaries) with N rows each.
+
+Code that handles samples of any kind goes through these functions; one tensor takes the first branch of each and costs nothing
+more. Code for images or tables alone, and compiled loops, ask `is_one_tensor` first. Where only the number of samples or their
+device is wanted, the labels tell it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unalike.core.nests import join_nests, map_tensors, tensors_of
+
+Inputs = Any
+"""A tensor [N, ...], or a tuple or dictionary of such, however deep. A model is called with it as it is."""
+
+
+def is_one_tensor(x: Inputs) -> bool:
+    """Whether the inputs are one tensor."""
+    return isinstance(x, Tensor)
+
+
+def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
+    """The inputs with `function` applied to every tensor."""
+    return function(x) if isinstance(x, Tensor) else map_tensors(function, x)
+
+
+def take_rows(x: Inputs, index: Tensor) -> Inputs:
+    """The rows `index` [n], in that order: [n, ...]."""
+    return map_inputs(lambda t: t.index_select(0, index), x)
+
+
+def first_rows(x: Inputs, count: int) -> Inputs:
+    """The first rows, at most `count`."""
+    return map_inputs(lambda t: t[:count], x)
+
+
+def split_rows(x: Inputs, sizes: int | list[int]) -> Sequence[Inputs]:
+    """The rows cut into pieces of these sizes, as `torch.split` does."""
+    if isinstance(x, Tensor):
+        return x.split(sizes)
+    pieces = [t.split(sizes) for t in tensors_of(x)]
+    # each piece takes the place of its tensor in the tree
+    return [_with_tensors(x, tensors) for tensors in zip(*pieces, strict=True)]
+
+
+def join_rows(parts: Sequence[Inputs]) -> Inputs:
+    """The rows of several inputs, one after the other."""
+    return join_nests(parts, torch.cat)
+
+
+def row_count(x: Inputs) -> int:
+    """The number of rows N."""
+    return len(x) if isinstance(x, Tensor) else len(tensors_of(x)[0])
+
+
+def sample_bytes(x: Inputs) -> int:
+    """Bytes of one sample."""
+    return sum(t.shape[1:].numel() * t.element_size() for t in tensors_of(x))
+
+
+def sample_shape(x: Inputs) -> tuple[Any, ...]:
+    """The shape of one sample; of a tree, that of each of its tensors."""
+    if isinstance(x, Tensor):
+        return tuple(x.shape[1:])
+    return tuple(tuple(t.shape[1:]) for t in tensors_of(x))
+
+
+def _with_tensors(x: Inputs, tensors: Sequence[Tensor]) -> Inputs:
+    """The tree with other tensors, in the order of `tensors_of`."""
+    remaining = iter(tensors)
+    return map_tensors(lambda _: next(remaining), x)

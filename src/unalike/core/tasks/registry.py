@@ -1,0 +1,62 @@
+"""The registry of tasks: tasks by name, and by the labels of data."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, TypeVar, dataclass_transform
+
+from pydantic import AfterValidator
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike._utils.registry import Registry
+from unalike.core.tasks.task import Task
+
+registry = Registry("task", home="unalike.core.tasks")
+"""Name -> the class of the task; every file of the folder is read at the first look-up, and the entry points `unalike.tasks`."""
+
+TaskName = Annotated[str, AfterValidator(lambda name: find_task(name).name)]
+"""The name of a registered task, as a field of a validated class."""
+
+T = TypeVar("T", bound=type[Task])
+
+
+@dataclass_transform(frozen_default=True)
+def task(cls: T) -> T:
+    """Class decorator: make a frozen dataclass of a task and register it under its `name`.
+
+    >>> find_task("regression").metrics
+    ('loss', 'rmse', 'mae', 'r2')
+
+    Raises `UnalikeError` if another task has the name.
+    """
+    return registry.register(cls.name)(dataclass(frozen=True)(cls))
+
+
+def find_task(name: str) -> Task:
+    """The task of this name. Raises `UnalikeError` for an unknown name."""
+    return registry[name]()
+
+
+def all_tasks() -> Iterator[Task]:
+    """Every registered task, our own first."""
+    return (find_task(name) for name in registry)
+
+
+def names_of_tasks_with(need: str) -> list[str]:
+    """The names of the tasks that have a trait."""
+    return [task.name for task in all_tasks() if task.offers(need)]
+
+
+def task_for(y: Tensor) -> Task:
+    """The task for these labels where nobody names one: integers classification, booleans binary, floats regression.
+
+    The first task that takes labels of this type, before others one whose labels have as many dimensions. Raises `UnalikeError`
+    if none does.
+    """
+    of_type = [task for task in all_tasks() if task.takes(y)]
+    of_shape = [task for task in of_type if task.label_dimensions == y.dim() - 1]
+    for task in (*of_shape, *of_type):
+        return task
+    raise UnalikeError(
+        f"no task takes labels of {y.dtype}; expected integers, booleans or floats, or a task by name"
+    )

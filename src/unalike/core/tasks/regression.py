@@ -1,0 +1,45 @@
+"""Regression: labels that are amounts."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unalike.core.tasks.registry import task
+from unalike.core.tasks.task import NUMBERS, Task
+
+
+@task
+class Regression(Task):
+    """Squared error on one output; labels are floats."""
+
+    name: ClassVar[str] = "regression"
+    label_type: ClassVar[torch.dtype] = torch.float32
+    labels_in_words: ClassVar[str] = "numbers"
+    traits: ClassVar[frozenset[str]] = frozenset({NUMBERS})
+    metrics: ClassVar[tuple[str, ...]] = ("loss", "rmse", "mae", "r2")
+    compiled_loss: ClassVar[str | None] = "squared_error"
+    advice_if_diverged: ClassVar[str] = "divide the target, which is not scaled"
+
+    def takes(self, y: Tensor) -> bool:
+        return y.is_floating_point()
+
+    def label_from_text(self, text: str) -> float:
+        return float(text)
+
+    def constant_prediction(
+        self, train: Tensor, test: Tensor, classes: Sequence[str] | None
+    ) -> str:
+        error = (test - train.mean()).square().mean().sqrt().item()
+        return f"always predicting the mean has an RMSE of {error:.4g}"
+
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        return (logits.reshape(y.shape) - y).square()
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(logits.reshape(y.shape), y)
+
+    def predict(self, logits: Tensor) -> Tensor:
+        return logits.reshape(logits.shape[0])

@@ -1,0 +1,153 @@
+"""The base class of tasks, which declares their labels, loss, predictions and metrics; and the traits that a task may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unalike._utils.errors import UnalikeError
+from unalike.core.types import Batch
+
+CLASSES = "classes"
+"""Trait: each label is one of several classes."""
+CLASS_LOGITS = "class logits"
+"""Trait: the model has one output for each class, its logit."""
+TWO_CLASSES = "two classes"
+"""Trait: there are two classes, so that a sample has a risk, and areas under curves exist."""
+NUMBERS = "numbers"
+"""Trait: each label is a number, and the prediction an estimate of it."""
+
+IN_WORDS = {
+    CLASSES: "classes (integer labels)",
+    CLASS_LOGITS: "classes (integer labels)",
+    NUMBERS: "numbers (float labels)",
+}
+"""Trait -> what a user has to give, where that is no task's name."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of labels, and everything that follows from it. All tasks are values: two of one class are equal.
+
+    A task declares the class attributes below and writes `losses` and `predict`; the other methods have a default. A part, a loss
+    or a metric that is not defined for every task names the trait that it needs (`needs_of_task`), never a task. Nothing outside
+    this folder asks which task it has.
+    """
+
+    name: ClassVar[str]
+    """Name in spec text, in stored files and in messages."""
+
+    # ---- labels ----
+
+    label_type: ClassVar[torch.dtype]
+    """Type of the labels: int64, bool or float32."""
+    label_dimensions: ClassVar[int] = 0
+    """Dimensions of the label of one sample: 0 for labels [N]."""
+    labels_in_words: ClassVar[str]
+    """The labels in a message: classes, true/false, numbers."""
+    traits: ClassVar[frozenset[str]] = frozenset()
+    """The traits of the task, such as `CLASSES` or `NUMBERS`, for those who need one of them."""
+    class_names: ClassVar[tuple[str, ...]] = ()
+    """The names of the classes, of a task that has the same ones for all data."""
+
+    # ---- metrics, compiled loops and advice ----
+
+    metrics: ClassVar[tuple[str, ...]] = ("loss",)
+    """The names of its metrics, in the order of their columns."""
+    compiled_loss: ClassVar[str | None] = None
+    """The name of its loss in the compiled loops (`loops.kernels.LOSSES`); None: they do not have it."""
+    advice_if_diverged: ClassVar[str] = ""
+    """Advice for training that diverges, besides a smaller learning rate, as the end of a sentence; empty for none."""
+
+    def offers(self, need: str) -> bool:
+        """Whether the task has the trait `need`; every task offers an empty one."""
+        return not need or need in self.traits
+
+    def require(self, need: str, asker: str) -> None:
+        """Raise `UnalikeError` if the task lacks the trait `need` of `asker`, a part or a plan."""
+        if not self.offers(need):
+            raise UnalikeError(
+                f"{asker} needs {IN_WORDS.get(need, need)}; found a task of {self.name}: leave it out"
+            )
+
+    @property
+    def takes_class_names(self) -> bool:
+        """Whether the data says how many classes there are, and their names."""
+        return CLASSES in self.traits and not self.class_names
+
+    # ---- labels of data ----
+
+    def takes(self, y: Tensor) -> bool:
+        """Whether labels of this type are of this task where nobody names one. Default: the task is always named."""
+        return False
+
+    def label_fault(self, y: Tensor, classes: int | None) -> str:
+        """The fault of labels [N, ...] of the right type and shape; empty if there is none."""
+        return ""
+
+    def label_from_text(self, text: str) -> float:
+        """The label that a file writes so. Raises `ValueError` for a text that is none."""
+        raise ValueError(f"{self.name} reads no label from a text")
+
+    def constant_prediction(
+        self, train: Tensor, test: Tensor, classes: Sequence[str] | None
+    ) -> str:
+        """The best constant prediction on labels and its score on others, in words; empty if there is no usual one."""
+        return ""
+
+    # ---- outputs ----
+
+    def outputs(self, classes: int | None, label_shape: Sequence[int] = ()) -> int | None:
+        """The number of outputs of a model, for labels of this shape; None for one output and no further dimension.
+
+        It is the argument `classes` of `ua.model`.
+        """
+        return torch.Size(label_shape).numel() if label_shape else None
+
+    def of(self, classes: Sequence[str] | None) -> Task:
+        """The same task with these classes."""
+        return self
+
+    @property
+    def stacked(self) -> Task:
+        """The same task in the form that is fastest under `torch.vmap`."""
+        return self
+
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Per-sample losses [B] from logits [B, ...] and labels [B, ...]."""
+        raise NotImplementedError
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The mean of the losses, a scalar."""
+        return self.losses(logits, y).mean()
+
+    def batch_loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The mean loss over the rows of a batch that count, a scalar; 0 for a batch of padding alone.
+
+        A task whose samples have parts that do not count, such as padded tokens, leaves them out here and in `losses`.
+        """
+        if batch.weight is None:
+            return self.loss(logits, batch.y)
+        return batch.mean(self.losses(logits, batch.y))
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """Predictions [B, ...] from logits [B, ...]."""
+        raise NotImplementedError
+
+    def probabilities(self, logits: Tensor) -> Tensor | None:
+        """The probability of each class [B, C] (of false and true for one logit); None without classes."""
+        return None
+
+    def scored_logits(self, logits: Tensor, wanted: bool) -> Tensor:
+        """The logits that are kept with the scores of samples; `wanted`: by a metric that was chosen.
+
+        They are [B] for one output; those of several outputs [B, C] are kept where they are wanted, else [B, 0].
+        """
+        if logits.shape[1:].numel() == 1:
+            return logits.flatten()
+        # logits of many outputs would take most of the memory of an evaluation
+        return logits if wanted else logits[:, :0]

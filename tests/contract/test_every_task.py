@@ -1,0 +1,158 @@
+"""What every registered task declares, and that its loss, its predictions and its metrics fit together."""
+
+import numpy as np
+import pytest
+import torch
+
+from unalike.core.tasks.registry import find_task, registry, task_for
+from unalike.core.tasks.task import CLASSES
+from unalike.core.types import Batch
+from unalike.loops import kernels
+from unalike.metrics.metric_sums import MetricSums, names_computed_by_client
+from unalike.metrics.metrics import measure, metric_names, per_client
+from unalike.metrics.named_metrics import metric_named
+from unalike.metrics.scoring import score
+
+NAMES = [*registry]
+ROWS = 40
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def class_names(task):
+    if task.takes_class_names:
+        return ["a", "b", "c"]
+    return list(task.class_names) or None
+
+
+def class_count(task):
+    names = class_names(task)
+    return None if names is None else len(names)
+
+
+def labels_of(task, rows=ROWS):
+    """Labels that the task can have: whole numbers, below the number of classes."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (rows, *[4] * task.label_dimensions)
+    return torch.randint(class_count(task) or 5, shape, generator=generator).to(task.label_type)
+
+
+def logits_of(task, y):
+    width = task.outputs(class_count(task), y.shape[1:]) or 1
+    return torch.randn(len(y), width, generator=torch.Generator().manual_seed(1))
+
+
+def scores_of(task, y, logits, owners=None):
+    owners = np.zeros(len(y), np.int64) if owners is None else owners
+    return score(task, lambda x: x, logits, y, owners, logits=True)
+
+
+@every
+def test_task_declares_what_others_ask(name):
+    task = find_task(name)
+    assert task.name == name and type(task).__doc__
+    assert task.label_type in (torch.int64, torch.bool, torch.float32)
+    assert task.labels_in_words and task.metrics[0] == "loss"
+    assert task.compiled_loss is None or task.compiled_loss in kernels.LOSSES
+    assert not task.class_names or task.offers(CLASSES)
+
+
+@every
+def test_tasks_of_one_name_are_equal_values(name):
+    task = find_task(name)
+    assert task == find_task(name) and hash(task) == hash(find_task(name))
+    assert [other for other in NAMES if find_task(other) == task] == [name]
+
+
+@every
+def test_task_takes_its_own_labels(name):
+    task = find_task(name)
+    y = labels_of(task)
+    assert task.label_fault(y, class_count(task)) == ""
+    # a task that takes no labels by default is named
+    assert not task.takes(y) or task_for(y) == task
+
+
+@every
+def test_mean_of_losses_is_the_loss(name):
+    task = find_task(name)
+    y = labels_of(task)
+    logits = logits_of(task, y)
+    losses = task.losses(logits, y)
+    assert losses.shape == (ROWS,) and losses.isfinite().all()
+    torch.testing.assert_close(task.loss(logits, y), losses.mean())
+    torch.testing.assert_close(task.stacked.losses(logits, y), losses)
+    torch.testing.assert_close(task.stacked.loss(logits, y), losses.mean())
+
+
+@every
+def test_batch_loss_leaves_out_padding(name):
+    task = find_task(name)
+    y = labels_of(task)
+    logits = logits_of(task, y)
+    weight = (torch.arange(ROWS) < 25).float()
+    whole = task.batch_loss(logits, Batch(logits, y))
+    padded = task.batch_loss(logits, Batch(logits, y, weight))
+    nothing = task.batch_loss(logits, Batch(logits, y, torch.zeros(ROWS)))
+    torch.testing.assert_close(whole, task.loss(logits, y))
+    torch.testing.assert_close(padded, task.loss(logits[:25], y[:25]))
+    assert nothing == 0
+
+
+@every
+def test_predictions_have_the_shape_of_labels(name):
+    task = find_task(name)
+    y = labels_of(task)
+    logits = logits_of(task, y)
+    assert task.predict(logits).shape == y.shape
+    probabilities = task.probabilities(logits)
+    assert (probabilities is None) != task.offers(CLASSES)
+    if probabilities is not None:
+        assert probabilities.shape == (ROWS, class_count(task))
+        torch.testing.assert_close(probabilities.sum(1), torch.ones(ROWS))
+
+
+@every
+def test_kept_logits_have_one_row_a_sample(name):
+    task = find_task(name)
+    logits = logits_of(task, labels_of(task))
+    assert len(task.scored_logits(logits, wanted=False)) == ROWS
+    assert task.scored_logits(logits, wanted=True).numel() == logits.numel()
+
+
+@every
+def test_metrics_that_a_task_names_exist_and_are_measured(name):
+    task = find_task(name)
+    y = labels_of(task)
+    scores = scores_of(task, y, logits_of(task, y))
+    assert all(metric_named(metric).fits(task) for metric in task.metrics)
+    measured = measure(task, scores)
+    assert tuple(measured) == task.metrics == metric_names(task)
+    assert np.isfinite([*measured.values()]).all()
+
+
+@every
+def test_sums_of_clients_give_the_metrics_of_all_samples(name):
+    task = find_task(name)
+    y = labels_of(task)
+    owners = np.arange(ROWS) % 3
+    scores = scores_of(task, y, logits_of(task, y), owners)
+    classes = class_count(task) or 0
+    total = MetricSums()
+    for client, own_metrics in enumerate(per_client(task, scores, 3)):
+        rows = owners == client
+        sums = MetricSums.of(task, scores.of(rows))
+        read = MetricSums.read(sums.as_fields(), task, int(rows.sum()), classes)
+        assert read.metrics(task) == pytest.approx(own_metrics, rel=1e-5)
+        total = total.added(read)
+    pooled = total.metrics(task)
+    whole = measure(task, scores)
+    for metric in set(task.metrics) - set(names_computed_by_client(task)):
+        assert pooled[metric] == pytest.approx(whole[metric], rel=1e-5)
+
+
+@every
+def test_constant_prediction_is_a_sentence(name):
+    task = find_task(name)
+    y = labels_of(task)
+    text = task.constant_prediction(y[:20], y[20:], class_names(task))
+    assert text == "" or text.startswith("always predicting ")
