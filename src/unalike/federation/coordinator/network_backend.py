@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -36,7 +35,7 @@ from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, St
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
 from unalike.metrics.metric_sums import LARGEST_LOSS_SUM, MetricSums, unpooled
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.runtime.stages.backend import Replies, RoundUpdates
+from unalike.runtime.stages.backend import Clock, Replies, RoundUpdates, machine_clock
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client.client_states import ClientStates
 from unalike.training.server.kept_updates import KeptUpdates
@@ -102,8 +101,10 @@ class NetworkBackend:
         mailbox: Mailbox,
         arrived: Path,
         left_out: Mapping[Place, set[str]],
+        clock: Clock = machine_clock,
     ):
         self.run_config = run_config
+        self.clock = clock
         self.mailbox = mailbox
         self.arrived = arrived
         self.left_out = left_out
@@ -211,6 +212,7 @@ class NetworkStage:
     def __init__(self, backend: NetworkBackend, stage: Stage, index: int):
         self.run_config = backend.run_config
         self.mailbox = backend.mailbox
+        self.clock = backend.clock
         run_config, mailbox = self.run_config, self.mailbox
         check_stage(stage, run_config)
         self._position = backend.position(index, stage)
@@ -276,12 +278,12 @@ class NetworkStage:
 
     def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
         """One message to each site: it evaluates the current models, and the clients `train` train them."""
-        started = time.monotonic()
+        started = self.clock()
         protocols = self._protocols() if evaluate else ()
         exchange = self._run_exchange(set(train), protocols)
         updates = None
         if train:
-            updates = self._updates(exchange, seconds=time.monotonic() - started)
+            updates = self._updates(exchange, seconds=self.clock() - started)
         if not evaluate:
             return Replies(updates=updates)
         sums = self._site_sums(exchange, protocols)

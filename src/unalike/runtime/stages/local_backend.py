@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.methods.return_checks import untouched
 from unalike.metrics.scoring import Predict
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.runtime.stages.backend import Replies, RoundUpdates
+from unalike.runtime.stages.backend import Clock, Replies, RoundUpdates, machine_clock
 from unalike.runtime.stages.evaluation import Evaluator
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.query_runner import ask_client, ask_clients
@@ -34,15 +33,16 @@ UNDECIDED = Choice("loop", "nothing is left to train")
 
 
 class LocalBackend:
-    """Runs a plan in this process."""
+    """Runs a plan in this process; `clock` counts its seconds."""
 
     notes = ()
 
-    def __init__(self, run_config: RunConfig):
+    def __init__(self, run_config: RunConfig, clock: Clock = machine_clock):
         self.run_config = run_config
+        self.clock = clock
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> LocalStage:
-        return LocalStage(self.run_config, stage, index, folder)
+        return LocalStage(self.run_config, stage, index, folder, self.clock)
 
     def query(self, step: QueryStep, index: int) -> Answers:
         run_config = self.run_config
@@ -63,9 +63,15 @@ class LocalStage:
     trains_ahead = False
 
     def __init__(
-        self, run_config: RunConfig, stage: Stage, index: int = 0, folder: Path | None = None
+        self,
+        run_config: RunConfig,
+        stage: Stage,
+        index: int = 0,
+        folder: Path | None = None,
+        clock: Clock = machine_clock,
     ):
         self.run_config = run_config
+        self.clock = clock
         recorded = run_config.recording is not None and run_config.recording.needs_updates
         evaluates_local_models = "local" in run_config.options.protocols
         self.choice = UNDECIDED
@@ -144,9 +150,9 @@ class LocalStage:
 
     def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
         """Evaluate the current models here; then broadcast them to the clients `train`, group by group, and train these."""
-        begun = time.perf_counter()
+        begun = self.clock()
         metrics = self.evaluator(self, self.state.pending) if evaluate else None
-        started = time.perf_counter()
+        started = self.clock()
         evaluation_seconds = started - begun
         if not train:
             return Replies(metrics, None, evaluation_seconds)
@@ -156,7 +162,7 @@ class LocalStage:
             values = group.state.params | group.state.buffers
             with notes_about(name), untouched(group.method, values):
                 groups[name] = group.train(ids)
-        updates = self._with_costs(groups, time.perf_counter() - started)
+        updates = self._with_costs(groups, self.clock() - started)
         return Replies(metrics, updates, evaluation_seconds)
 
     def _cohorts(self, clients: Sequence[int]) -> dict[str, list[int]]:
