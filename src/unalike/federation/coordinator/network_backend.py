@@ -357,7 +357,6 @@ class NetworkStage:
                 split_sums = reply.tallies["local"]
                 local[client] = {part: sums.as_fields() for part, sums in split_sums.items()}
 
-        ids = {name: updates.ids for name, updates in groups.items()}
         norms = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
         return RoundUpdates(
             groups=groups,
@@ -366,7 +365,7 @@ class NetworkStage:
             bytes_up=bytes_up,
             faults=faults,
             local=local,
-            complete=partial(self._complete, ids, norms),
+            complete=partial(self._complete, groups, norms),
         )
 
     def _group_updates(self, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> Updates:
@@ -385,12 +384,12 @@ class NetworkStage:
             kept = KeptUpdates(ids=tuple(ids), numbers=numbers, rows=self._update_store)
         return replace(kept, oversized=find_oversized(norms))
 
-    def _complete(self, ids: Mapping[str, Sequence[int]], norms: dict[str, Norms]) -> None:
-        """The round of the clients `ids`, by group, is complete: its norms count for later rounds, its updates are deleted."""
+    def _complete(self, groups: Mapping[str, Updates], norms: dict[str, Norms]) -> None:
+        """The round of these updates is complete: its norms count for later rounds, its updates are deleted."""
         # Sites have the client states, and are told which of these is their current one.
-        for name, clients in ids.items():
+        for name, updates in groups.items():
             group = self.state.groups[name]
-            group.accepted.update(dict.fromkeys(clients, group.state.round - 1))
+            group.accept(updates, group.state.round - 1)
 
         # A model that cannot be used must not be committed.
         if not self._models_are_finite():

@@ -143,11 +143,16 @@ class ModelGroup:
         except OtherWeights:
             return self._advance_without_refused(updates)
 
-        # The states that these clients made in this round are their current ones from now on; where no states are kept here, a
-        # million clients would be counted for nothing.
+        # Where no states are kept here, a million clients would be counted for nothing.
         if not self.client_states.empty:
-            self.accepted.update(dict.fromkeys(updates.ids, round_number))
+            self.accept(updates, round_number)
         return GroupRound(self._recorded_cohort(updates), updates.refused, updates.oversized)
+
+    def accept(self, updates: Updates, round_number: int) -> None:
+        """The states that clients made with these updates of the round are their current ones from now on."""
+        self.accepted.update(dict.fromkeys(updates.ids, round_number))
+        # a client's state has the number of the round that it trained in, however late its update came
+        self.accepted.update(updates.started_from)
 
     def _advance_without_refused(self, updates: Updates) -> GroupRound:
         """Without the refused clients the others have other weights: they train again, from the same model."""
