@@ -236,7 +236,11 @@ class NetworkStage:
         """The last round whose model was implausible, with no site that stands out."""
 
         self._update_store = UpdateStore(backend.arrived)
-        self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
+        context = placeholder_context(self.state)
+        self._bytes: dict[str, dict[str, int]] = {}
+        """Group -> bytes that a site of it receives and sends in a round, but for its update."""
+        for name, group in self.state.groups.items():
+            self._bytes[name] = wire_bytes(stage, group.settings, context)
         self._masking_bytes = Counter[str]()
         self._summed: SummedUpdates | None = None
         self._secure: SecureAggregation | None = None
@@ -247,7 +251,8 @@ class NetworkStage:
                 file=backend.arrived.with_name("secure_sum.json"),
                 wire_bytes=self._masking_bytes,
             )
-            self._bytes["up"] = 0
+            for of_group in self._bytes.values():
+                of_group["up"] = 0
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
 
@@ -339,9 +344,10 @@ class NetworkStage:
                 groups[name] = self._group_updates(clients, replies)
 
         # A model went to every site that was to train, also to one that did not answer.
-        bytes_down = len(exchange.counted) * self._bytes["down"]
+        bytes_down = self._bytes_of("down", sorted(client_of[site] for site in exchange.counted))
         bytes_down += self._masking_bytes.pop("down", 0)
-        bytes_up = sum(self._bytes["up"] + replies[client].update_bytes for client in trained)
+        bytes_up = self._bytes_of("up", trained)
+        bytes_up += sum(replies[client].update_bytes for client in trained)
         bytes_up += self._masking_bytes.pop("up", 0)
 
         # A site that was asked to evaluate alone is no fault of the round.
@@ -367,6 +373,11 @@ class NetworkStage:
             local=local,
             complete=partial(self._complete, groups, norms),
         )
+
+    def _bytes_of(self, direction: str, clients: list[int]) -> int:
+        """The bytes of a round to or from these clients, but for their updates."""
+        by_group = self.state.by_group(clients)
+        return sum(len(ids) * self._bytes[name][direction] for name, ids in by_group.items())
 
     def _group_updates(self, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> Updates:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from unalike._utils import spec
@@ -85,8 +85,15 @@ class LocalStage:
             choose=partial(least_answer, transform=chain),
             keeps_updates=evaluates_local_models or recorded,
         )
-        context = next(iter(self.state.groups.values())).client_pool.some_context
-        self._bytes = wire_bytes(stage, self.state.settings, context)
+
+    @cached_property
+    def _bytes(self) -> dict[str, dict[str, int]]:
+        """Group -> bytes that a client of it receives and sends in a round, but for its update."""
+        by_group = {}
+        for name, group in self.state.groups.items():
+            context = group.client_pool.some_context
+            by_group[name] = wire_bytes(self.state.stage, group.settings, context)
+        return by_group
 
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.run_config)
@@ -176,12 +183,12 @@ class LocalStage:
         """The updates with what crossed the wire; pooled clients send nothing."""
         bytes_down = 0
         bytes_up = 0
-        for updates in groups.values():
+        for name, updates in groups.items():
             # refused updates were sent, too
             clients = len(updates.ids) + len(updates.refused)
-            bytes_down += clients * self._bytes["down"]
+            bytes_down += clients * self._bytes[name]["down"]
             if not self.state.stage.pooled:
-                bytes_up += clients * (self._bytes["up"] + updates.bytes_each)
+                bytes_up += clients * (self._bytes[name]["up"] + updates.bytes_each)
         return RoundUpdates(groups, seconds, bytes_down=bytes_down, bytes_up=bytes_up)
 
     # models ---------------------------------------------------------------------------------------------------------------
@@ -237,8 +244,8 @@ def least_answer(state: StageState, client: int, transform: TransformChain | Non
     assert query is not None
 
     def number_for(name: str) -> float:
-        model_state = state.groups[name].state
-        answer = ask_client(query, state.settings, model_state, state.population, client, transform)
+        group = state.groups[name]
+        answer = ask_client(query, group.settings, group.state, state.population, client, transform)
         [number] = answer.values()
         return float(number)
 
