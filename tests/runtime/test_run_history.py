@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
 from unalike.metrics.columns import TIMES
 from unalike.runtime.stages.evaluation import Evaluator
+from unalike.runtime.stages.local_backend import LocalBackend
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import StageState
 
@@ -78,7 +79,8 @@ def test_evaluation_longer_than_training_is_noted_once(
         *{"evaluated": (Evaluator, "__call__"), "trained": (ModelGroup, "train")}[slow], slowed
     )
     monkeypatch.setattr(
-        "unalike.runtime.stages.local_backend.time", SimpleNamespace(perf_counter=lambda: clock[0])
+        "unalike.runtime.processes.launch.LocalBackend",
+        partial(LocalBackend, clock=lambda: clock[0]),
     )
     notes = small("fedavg", people, evaluate_every=every).notes
     assert sum("evaluate_every=5 (--evaluate-every 5)" in note for note in notes) == noted

@@ -5,7 +5,7 @@ Both views hold the `StageSettings`. `docs/views` has a page of each, made from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -296,6 +296,8 @@ class Cohort:
         folded: True if updates and messages were added up as they arrived, so that only numbers of each client are left. Set in
             every hook.
         measured: `spread`, measured while the updates were combined; else empty. Set in `step`.
+        rounds_late: Client -> rounds of the server since the one whose model it trained; without clients that trained the
+            current model. Set in every hook.
     """
 
     ids: tuple[int, ...]
@@ -304,6 +306,7 @@ class Cohort:
     part: str = ""
     folded: bool = False
     measured: Tree = field(default_factory=dict)
+    rounds_late: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def update(self) -> Tree:
@@ -353,6 +356,12 @@ class Cohort:
     def solver_weights(self) -> Tensor:
         """Accumulated weight ||a_k||_1 of the local solver (FedNova), [K]."""
         return self.stacked.weight
+
+    @property
+    def ages(self) -> Tensor:
+        """Rounds of the server since the one whose model the client trained, [K]; 0 where it trained the current model."""
+        ages = [self.rounds_late.get(client, 0) for client in self.ids]
+        return self.sizes.new_tensor(ages)
 
     @property
     def shared(self) -> PartTrees:

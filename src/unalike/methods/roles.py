@@ -367,7 +367,7 @@ class Weighting(Part):
         """Change the weights. Called once a round, by rank. No default.
 
         Args:
-            cohort: The client updates; read the numbers only (`sizes`, `steps`, `shared`).
+            cohort: The client updates; read the numbers only (`sizes`, `steps`, `ages`, `shared`).
             weights: Weights so far, of sum 1.
 
         Returns:

@@ -1,6 +1,5 @@
 """The round loop: `run` checks what was asked for, `execute` carries out a plan, `run_round` is one round of training."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -290,15 +289,16 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
             cohort = stage.draw(stage.done)
             updates = clients.exchange(train=cohort).updates if cohort else NO_UPDATES
         assert updates is not None
-        _aggregate(stage, updates, result)
+        _aggregate(clients, updates, result)
     # Counted last: broadcast and server step see the number of rounds before this one.
     stage.count_round()
     return result
 
 
-def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) -> None:
+def _aggregate(clients: StageBackend, updates: RoundUpdates, result: RoundResult) -> None:
     """Aggregate the updates of each group and make its server step."""
-    started = time.perf_counter()
+    started = clients.clock()
+    stage = clients.state
     result.bytes_down = updates.bytes_down
     result.bytes_up = updates.bytes_up
     result.faults = dict(updates.faults)
@@ -314,7 +314,7 @@ def _aggregate(stage: StageState, updates: RoundUpdates, result: RoundResult) ->
     updates.complete()
     if stage.method.hides_client_numbers:
         result.train_loss = float("nan")
-    result.seconds = updates.seconds + time.perf_counter() - started
+    result.seconds = updates.seconds + clients.clock() - started
 
 
 def _close_round(clients: StageBackend, index: int, recorder: RunRecorder) -> RoundUpdates | None:

@@ -393,7 +393,7 @@ class RunRecorder:
             answers=self.checkpoints.answers,
         )
         if folder is not None:
-            _write_models(run, clients, folder)
+            _write_models(clients, folder)
             # the samples may be elsewhere, as those of a federation
             with suppress(UnalikeError):
                 if run.risks is not None:
@@ -446,12 +446,12 @@ class RunRecorder:
             )
 
 
-def _write_models(run: Run, clients: StageBackend, folder: Path) -> None:
+def _write_models(clients: StageBackend, folder: Path) -> None:
     """Write the model of each group."""
-    states = clients.state.states
-    for name, state in states.items():
-        file = "model.safetensors" if len(states) == 1 else f"model-{name}.safetensors"
-        write_tensors(folder / file, run.model.state_dict(state.params | state.buffers))
+    groups = clients.state.groups
+    for name, group in groups.items():
+        file = "model.safetensors" if len(groups) == 1 else f"model-{name}.safetensors"
+        write_tensors(folder / file, group.state_dict)
 
 
 def _write_population(directory: RunDirectory, run_config: RunConfig, is_new: bool) -> None:

@@ -43,8 +43,9 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
 
 def lost_buffers(state: StageState) -> list[str]:
     """A sentence where the stage starts from models of the server, which never had the clients' own buffers."""
-    stage, settings = state.stage, state.settings
-    if stage.start is None or settings.buffers != "local" or not settings.model.buffers:
+    stage = state.stage
+    has_buffers = any(group.model.buffers for group in state.groups.values())
+    if stage.start is None or state.settings.buffers != "local" or not has_buffers:
         return []
     return [
         f"stage {stage.name!r} starts from models of the server, whose buffers are those that the run began "

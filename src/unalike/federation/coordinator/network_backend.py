@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -36,7 +35,7 @@ from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, St
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
 from unalike.metrics.metric_sums import LARGEST_LOSS_SUM, MetricSums, unpooled
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.runtime.stages.backend import Replies, RoundUpdates
+from unalike.runtime.stages.backend import Clock, Replies, RoundUpdates, machine_clock
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client.client_states import ClientStates
 from unalike.training.server.kept_updates import KeptUpdates
@@ -97,8 +96,10 @@ class NetworkBackend:
         mailbox: Mailbox,
         arrived: Path,
         left_out: Mapping[Place, set[str]],
+        clock: Clock = machine_clock,
     ):
         self.run_config = run_config
+        self.clock = clock
         self.mailbox = mailbox
         self.arrived = arrived
         self.left_out = left_out
@@ -205,6 +206,7 @@ class NetworkStage:
     def __init__(self, backend: NetworkBackend, stage: Stage, index: int):
         self.run_config = backend.run_config
         self.mailbox = backend.mailbox
+        self.clock = backend.clock
         run_config, mailbox = self.run_config, self.mailbox
         check_stage(stage, run_config)
         self._position = backend.position(index, stage)
@@ -228,7 +230,11 @@ class NetworkStage:
         """The last round whose model was implausible, with no site that stands out."""
 
         self._update_store = UpdateStore(backend.arrived)
-        self._bytes = wire_bytes(stage, self.state.settings, placeholder_context(self.state))
+        context = placeholder_context(self.state)
+        self._bytes: dict[str, dict[str, int]] = {}
+        """Group -> bytes that a site of it receives and sends in a round, but for its update."""
+        for name, group in self.state.groups.items():
+            self._bytes[name] = wire_bytes(stage, group.settings, context)
         self._masking_bytes = Counter[str]()
         self._summed: SummedUpdates | None = None
         self._secure: SecureAggregation | None = None
@@ -239,7 +245,8 @@ class NetworkStage:
                 file=backend.arrived.with_name("secure_sum.json"),
                 wire_bytes=self._masking_bytes,
             )
-            self._bytes["up"] = 0
+            for of_group in self._bytes.values():
+                of_group["up"] = 0
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
 
@@ -270,12 +277,12 @@ class NetworkStage:
 
     def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
         """One message to each site: it evaluates the current models, and the clients `train` train them."""
-        started = time.monotonic()
+        started = self.clock()
         protocols = self._protocols() if evaluate else ()
         exchange = self._run_exchange(set(train), protocols)
         updates = None
         if train:
-            updates = self._updates(exchange, seconds=time.monotonic() - started)
+            updates = self._updates(exchange, seconds=self.clock() - started)
         if not evaluate:
             return Replies(updates=updates)
         sums = self._site_sums(exchange, protocols)
@@ -331,9 +338,10 @@ class NetworkStage:
                 groups[name] = self._group_updates(clients, replies)
 
         # A model went to every site that was to train, also to one that did not answer.
-        bytes_down = len(exchange.counted) * self._bytes["down"]
+        bytes_down = self._bytes_of("down", sorted(client_of[site] for site in exchange.counted))
         bytes_down += self._masking_bytes.pop("down", 0)
-        bytes_up = sum(self._bytes["up"] + replies[client].update_bytes for client in trained)
+        bytes_up = self._bytes_of("up", trained)
+        bytes_up += sum(replies[client].update_bytes for client in trained)
         bytes_up += self._masking_bytes.pop("up", 0)
 
         # A site that was asked to evaluate alone is no fault of the round.
@@ -349,7 +357,6 @@ class NetworkStage:
                 split_sums = reply.tallies["local"]
                 local[client] = {part: sums.as_fields() for part, sums in split_sums.items()}
 
-        ids = {name: updates.ids for name, updates in groups.items()}
         norms = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
         return RoundUpdates(
             groups=groups,
@@ -358,8 +365,13 @@ class NetworkStage:
             bytes_up=bytes_up,
             faults=faults,
             local=local,
-            complete=partial(self._complete, ids, norms),
+            complete=partial(self._complete, groups, norms),
         )
+
+    def _bytes_of(self, direction: str, clients: list[int]) -> int:
+        """The bytes of a round to or from these clients, but for their updates."""
+        by_group = self.state.by_group(clients)
+        return sum(len(ids) * self._bytes[name][direction] for name, ids in by_group.items())
 
     def _group_updates(self, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> Updates:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
@@ -377,12 +389,12 @@ class NetworkStage:
             kept = KeptUpdates(ids=tuple(ids), numbers=numbers, rows=self._update_store)
         return replace(kept, oversized=find_oversized(norms))
 
-    def _complete(self, ids: Mapping[str, Sequence[int]], norms: dict[str, Norms]) -> None:
-        """The round of the clients `ids`, by group, is complete: its norms count for later rounds, its updates are deleted."""
+    def _complete(self, groups: Mapping[str, Updates], norms: dict[str, Norms]) -> None:
+        """The round of these updates is complete: its norms count for later rounds, its updates are deleted."""
         # Sites have the client states, and are told which of these is their current one.
-        for name, clients in ids.items():
+        for name, updates in groups.items():
             group = self.state.groups[name]
-            group.accepted.update(dict.fromkeys(clients, group.state.round - 1))
+            group.accept(updates, group.state.round - 1)
 
         # A model that cannot be used must not be committed.
         if not self._models_are_finite():

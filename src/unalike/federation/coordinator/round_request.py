@@ -13,6 +13,7 @@ from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.codec import Facts, checksum
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
+from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Requests
 from unalike.federation.coordinator.mailbox import Mailbox, Request
@@ -20,6 +21,7 @@ from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
+from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import StageState
 from unalike.training.server.norm_guard import NormGuard, Norms
 from unalike.training.server.norm_guard import norms as norms_of
@@ -50,12 +52,13 @@ class SiteReply(NamedTuple):
 class GroupContents:
     """The contents of the requests to a group's clients.
 
-    `number` is its place among the stage's groups, `samples` the training samples by client with public ones that the stage
-    adds, `accepted` the round of each client's last accepted update. The tensors `fixed` stay the same in the whole stage and
-    are sent once; `digest` is theirs.
+    `number` is its place among the stage's groups, `settings` have its model, `samples` the training samples by client with
+    public ones that the stage adds, `accepted` the round of each client's last accepted update. The tensors `fixed` stay the
+    same in the whole stage and are sent once; `digest` is theirs.
     """
 
     number: int
+    settings: StageSettings
     broadcast: Broadcast
     samples: np.ndarray
     accepted: Mapping[int, int]
@@ -110,9 +113,10 @@ def round_contents(
         clients = [client for client, own_group in group_of.items() if own_group == name]
         if not clients:
             continue
-        fixed = _fixed_tensors(state, name)
+        fixed = _fixed_tensors(state, group)
         groups[name] = GroupContents(
             number=number,
+            settings=group.settings,
             broadcast=group.broadcast(clients),
             samples=group.source.sizes,
             accepted=dict(group.accepted),
@@ -139,23 +143,22 @@ def placeholder_context(state: StageState) -> Context:
     return method.client_facts(Batch(population.x[few], population.y[few]), state.settings)
 
 
-def _fixed_tensors(state: StageState, name: str) -> Tree:
+def _fixed_tensors(state: StageState, group: ModelGroup) -> Tree:
     """The tensors that stay the same in a stage: public samples; if it has a start of its own, all that is not shared."""
     stage = state.stage
     part_trees = {}
     if stage.start is not None:
-        group_state = state.groups[name].state
-        part_trees["fixed.params"] = _unshared(state, group_state.params)
-        part_trees["fixed.buffers"] = _unshared(state, group_state.buffers)
+        part_trees["fixed.params"] = _unshared(group, group.state.params)
+        part_trees["fixed.buffers"] = _unshared(group, group.state.buffers)
     if stage.shared is not None:
         part_trees["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
     return tree.pack(part_trees)
 
 
-def _unshared(state: StageState, values: Tree) -> Tree:
+def _unshared(group: ModelGroup, values: Tree) -> Tree:
     """The parameters or buffers that clients do not train together."""
-    method, model = state.stage.method, state.settings.model
-    return {name: value for name, value in values.items() if not method.shares(name, model)}
+    method = group.method
+    return {name: value for name, value in values.items() if not method.shares(name, group.model)}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -197,7 +200,7 @@ class RoundRequests(Requests[SiteReply]):
             local=self.contents.local and trains,
             fixed=group.digest,
         )
-        tensors = self._round_tensors(broadcast)
+        tensors = self._round_tensors(group.settings, broadcast)
         # What stays the same in a stage goes to a site only once, named by its digest from then on.
         if self.digests.get(client) != group.digest:
             tensors = tensors | group.fixed
@@ -320,14 +323,14 @@ class RoundRequests(Requests[SiteReply]):
 
     def _update_in(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""
-        method, settings = self.state.method, self.state.settings
-        samples = int(self.contents.group(client).samples[client])
+        group = self.contents.group(client)
+        samples = int(group.samples[client])
         return check_update(
             tensors,
             like=self._expected_update(client),
-            settings=settings,
+            settings=group.settings,
             samples=samples,
-            steps=expected_steps(method, settings, samples),
+            steps=expected_steps(self.state.method, group.settings, samples),
         )
 
     def _expected_update(self, client: int) -> ClientUpdate:
@@ -340,16 +343,16 @@ class RoundRequests(Requests[SiteReply]):
             someone = next(iter(group.broadcast.own), 0)
             self._expected[name] = expected_update(
                 method=state.method,
-                settings=state.settings,
+                settings=group.settings,
                 broadcast=group.broadcast.to(someone),
                 context=placeholder_context(state),
                 sample=Batch(state.population.x[:1], state.population.y[:1]),
             )
         return self._expected[name]
 
-    def _round_tensors(self, broadcast: Broadcast) -> Tree:
+    def _round_tensors(self, settings: StageSettings, broadcast: Broadcast) -> Tree:
         """The tensors that a site is sent in every round: the shared ones, and messages."""
-        method, settings = self.state.method, self.state.settings
+        method = self.state.method
         part_trees = {}
 
         shared_params = method.shared_names(broadcast.params, settings.model)

@@ -390,7 +390,7 @@ class MaskedRequests(RoundRequests):
         context = self.secure.setup.sum_context(
             round=self.secure.state.place[1],
             asked=asked,
-            tensors=self._round_tensors(self.contents.group(ids[0]).broadcast),
+            tensors=self._round_tensors(group.settings, self.contents.group(ids[0]).broadcast),
             keys=self.secure.keys,
         )
         total = self.secure.unmask(context, self.masked_cohort, alive, self._total)

@@ -25,6 +25,7 @@ from unalike.methods.plan import Answers, Stage, StageResults
 from unalike.metrics.columns import TEST
 from unalike.metrics.scoring import Predict, Scores, SharedModel
 from unalike.runtime.setup.run_config import RunConfig
+from unalike.runtime.stages.backend import Clock, machine_clock
 from unalike.runtime.stages.evaluation import (
     ClientModels,
     Evaluator,
@@ -47,14 +48,18 @@ MIN_SHARED_SAMPLES = 1000
 class ProcessBackend(LocalBackend):
     """Runs a plan in the processes of a worker pool; this one leads. The others follow the plan (`worker_process.Worker`)."""
 
-    def __init__(self, run_config: RunConfig, worker_pool: WorkerPool):
-        super().__init__(run_config)
+    def __init__(
+        self, run_config: RunConfig, worker_pool: WorkerPool, clock: Clock = machine_clock
+    ):
+        super().__init__(run_config, clock)
         self.worker_pool = worker_pool
         self._newest: ProcessStage | None = None
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> ProcessStage:
         folder = folder or self.worker_pool.folder
-        self._newest = ProcessStage(self.run_config, stage, index, folder, self.worker_pool)
+        self._newest = ProcessStage(
+            self.run_config, stage, index, folder, self.clock, self.worker_pool
+        )
         begun = BeginStage(folder=None if folder is None else str(folder))
         self.worker_pool.send(begun.as_dict())
         return self._newest
@@ -84,10 +89,11 @@ class ProcessStage(LocalStage):
         stage: Stage,
         index: int,
         folder: Path | None,
+        clock: Clock,
         worker_pool: WorkerPool,
     ):
         self.worker_pool = worker_pool
-        super().__init__(run_config, stage, index, folder)
+        super().__init__(run_config, stage, index, folder, clock)
 
     def start(self) -> None:
         """Choose the executor in each process, and tell the others."""

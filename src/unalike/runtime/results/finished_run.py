@@ -20,7 +20,6 @@ from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.tasks.registry import find_task
 from unalike.core.types import Tree
-from unalike.core.views import ServerState
 from unalike.core.work import Work
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.population import Population
@@ -37,7 +36,6 @@ from unalike.methods.plan import (
 )
 from unalike.metrics import failures
 from unalike.metrics.named_metrics import probabilities
-from unalike.metrics.scoring import SharedModel
 from unalike.models.registry import is_named
 from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
@@ -51,6 +49,7 @@ from unalike.runtime.setup.run_options import RunOptions
 from unalike.runtime.stages.backend import StageBackend
 from unalike.runtime.stages.evaluation import Evaluator
 from unalike.runtime.stages.local_backend import LocalStage
+from unalike.runtime.stages.model_group import ModelGroup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +125,8 @@ class Run:
     @property
     def model(self) -> Model:
         """The model of the last stage: the one given, or what the plan made of it."""
-        return self._runner.state.settings.model
+        first, *_ = self._runner.state.groups.values()
+        return first.model
 
     @property
     def params(self) -> Tree:
@@ -134,13 +134,12 @@ class Run:
 
         Raises `UnalikeError` where its groups have one each: use `personal(k)`.
         """
-        state = self._state()
-        return self.model.state_dict(state.params | state.buffers)
+        return self._group().state_dict
 
     def module(self) -> nn.Module:
         """A module of the last stage's architecture with the shared model's values."""
-        state = self._state()
-        return self.model.module(state.params, state.buffers)
+        group = self._group()
+        return group.model.module(group.state.params, group.state.buffers)
 
     def personal(self, client: int | str) -> Tree:
         """The model that a client (number or name) evaluates with: its own, or the shared one.
@@ -167,8 +166,7 @@ class Run:
             if client is not None and state.is_personal:
                 name = population.names[population.index(client)]
                 warn(f"{name} never trained and has no model of its own: this is the shared model")
-            shared = self._state()
-            return SharedModel(self.model, shared.params, shared.buffers)
+            return self._group().server_model
         runner = self._with_models_of_clients()
         if not self._has_samples and runner.state.is_conditioned:
             raise UnalikeError(self._needs_samples("is fed facts of a client's samples"))
@@ -345,13 +343,13 @@ class Run:
         notes = "".join(map(paragraph, self.notes))
         return table(["run", ""], rows) + self.history.sparkline() + notes
 
-    def _state(self) -> ServerState:
-        states = self._runner.state.states
-        if len(states) > 1:
+    def _group(self) -> ModelGroup:
+        groups = self._runner.state.groups
+        if len(groups) > 1:
             raise UnalikeError(
-                f"{self.method} ends with {len(states)} models, one per group; use run.personal(client)"
+                f"{self.method} ends with {len(groups)} models, one per group; use run.personal(client)"
             )
-        return next(iter(states.values()))
+        return next(iter(groups.values()))
 
 
 def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
@@ -493,10 +491,10 @@ def _last_stage(
 
 def _check_shapes(clients: LocalStage, folder: Path) -> None:
     """Raise `UnalikeError` if the model that was built or given is not that of the checkpoint."""
-    model = clients.state.settings.model
-    for state in clients.state.states.values():
-        for name, values in (state.params | state.buffers).items():
-            wanted = (model.params | model.buffers)[name].shape
+    for group in clients.state.groups.values():
+        initial = group.model.params | group.model.buffers
+        for name, values in (group.state.params | group.state.buffers).items():
+            wanted = initial[name].shape
             if values.shape != wanted:
                 raise UnalikeError(
                     f"{folder} holds a model whose {name} has the shape {list(values.shape)}, and the model here has "

@@ -1,6 +1,7 @@
 """The protocols between the round loop and the places where clients train: this process, several processes, a network."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,12 @@ from unalike.runtime.records.history import Row
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.stage_state import Facts, StageState
 from unalike.training.server.updates import Updates
+
+Clock = Callable[[], float]
+"""The time of a run in seconds since some moment: the seconds of its rounds and evaluations are differences of it."""
+
+machine_clock: Clock = time.perf_counter
+"""The clock of this machine."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,9 @@ class StageBackend(Protocol):
     """The clients of one stage."""
 
     state: StageState
+    clock: Clock
+    """The clock of the run, which budgets and stop rules follow through the history. The time since a checkpoint, or until a silent
+    site is given up, is that of the machine, whatever the clock says."""
     trains_ahead: bool
     """Whether clients train a round in the exchange that evaluates the round before, as a network wants it: each exchange costs a
     round trip. A round is then in a checkpoint before it is evaluated, because the clients go on from it."""

@@ -27,7 +27,7 @@ from unalike.metrics.metrics import (
     measure,
     metric_names,
 )
-from unalike.metrics.scoring import Predict, Scores, SharedModel, score
+from unalike.metrics.scoring import Predict, Scores, score
 from unalike.runtime.records.history import Row
 from unalike.runtime.setup.attackers import trained_status
 from unalike.runtime.setup.run_config import RunConfig
@@ -334,9 +334,8 @@ def server_models(stage: StageState) -> Models | None:
         raise UnalikeError(
             f"protocol 'server' has one model for all clients, and this run {stage.why_no_single_model}; use 'clients'"
         )
-    [state] = stage.states.values()
-    shared_model = SharedModel(stage.settings.model, state.params, state.buffers)
-    return [(range(len(stage.population)), shared_model)]
+    [group] = stage.groups.values()
+    return [(range(len(stage.population)), group.server_model)]
 
 
 def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
@@ -348,10 +347,9 @@ def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
         clients = sorted(client for ids in members.values() for client in ids)
         return (([client], models.shared_model(client)) for client in clients)
     group_models = []
-    for name, state in stage.states.items():
+    for name, group in stage.groups.items():
         if members[name]:
-            shared_model = SharedModel(stage.settings.model, state.params, state.buffers)
-            group_models.append((members[name], shared_model))
+            group_models.append((members[name], group.server_model))
     return group_models
 
 

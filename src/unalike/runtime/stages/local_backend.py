@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from unalike._utils import spec
@@ -20,7 +19,7 @@ from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.methods.return_checks import untouched
 from unalike.metrics.scoring import Predict
 from unalike.runtime.setup.run_config import RunConfig
-from unalike.runtime.stages.backend import Replies, RoundUpdates
+from unalike.runtime.stages.backend import Clock, Replies, RoundUpdates, machine_clock
 from unalike.runtime.stages.evaluation import Evaluator
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.query_runner import ask_client, ask_clients
@@ -34,15 +33,16 @@ UNDECIDED = Choice("loop", "nothing is left to train")
 
 
 class LocalBackend:
-    """Runs a plan in this process."""
+    """Runs a plan in this process; `clock` counts its seconds."""
 
     notes = ()
 
-    def __init__(self, run_config: RunConfig):
+    def __init__(self, run_config: RunConfig, clock: Clock = machine_clock):
         self.run_config = run_config
+        self.clock = clock
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> LocalStage:
-        return LocalStage(self.run_config, stage, index, folder)
+        return LocalStage(self.run_config, stage, index, folder, self.clock)
 
     def query(self, step: QueryStep, index: int) -> Answers:
         run_config = self.run_config
@@ -63,9 +63,15 @@ class LocalStage:
     trains_ahead = False
 
     def __init__(
-        self, run_config: RunConfig, stage: Stage, index: int = 0, folder: Path | None = None
+        self,
+        run_config: RunConfig,
+        stage: Stage,
+        index: int = 0,
+        folder: Path | None = None,
+        clock: Clock = machine_clock,
     ):
         self.run_config = run_config
+        self.clock = clock
         recorded = run_config.recording is not None and run_config.recording.needs_updates
         evaluates_local_models = "local" in run_config.options.protocols
         self.choice = UNDECIDED
@@ -79,8 +85,15 @@ class LocalStage:
             choose=partial(least_answer, transform=chain),
             keeps_updates=evaluates_local_models or recorded,
         )
-        context = next(iter(self.state.groups.values())).client_pool.some_context
-        self._bytes = wire_bytes(stage, self.state.settings, context)
+
+    @cached_property
+    def _bytes(self) -> dict[str, dict[str, int]]:
+        """Group -> bytes that a client of it receives and sends in a round, but for its update."""
+        by_group = {}
+        for name, group in self.state.groups.items():
+            context = group.client_pool.some_context
+            by_group[name] = wire_bytes(self.state.stage, group.settings, context)
+        return by_group
 
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.run_config)
@@ -144,9 +157,9 @@ class LocalStage:
 
     def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:
         """Evaluate the current models here; then broadcast them to the clients `train`, group by group, and train these."""
-        begun = time.perf_counter()
+        begun = self.clock()
         metrics = self.evaluator(self, self.state.pending) if evaluate else None
-        started = time.perf_counter()
+        started = self.clock()
         evaluation_seconds = started - begun
         if not train:
             return Replies(metrics, None, evaluation_seconds)
@@ -156,7 +169,7 @@ class LocalStage:
             values = group.state.params | group.state.buffers
             with notes_about(name), untouched(group.method, values):
                 groups[name] = group.train(ids)
-        updates = self._with_costs(groups, time.perf_counter() - started)
+        updates = self._with_costs(groups, self.clock() - started)
         return Replies(metrics, updates, evaluation_seconds)
 
     def _cohorts(self, clients: Sequence[int]) -> dict[str, list[int]]:
@@ -170,12 +183,12 @@ class LocalStage:
         """The updates with what crossed the wire; pooled clients send nothing."""
         bytes_down = 0
         bytes_up = 0
-        for updates in groups.values():
+        for name, updates in groups.items():
             # refused updates were sent, too
             clients = len(updates.ids) + len(updates.refused)
-            bytes_down += clients * self._bytes["down"]
+            bytes_down += clients * self._bytes[name]["down"]
             if not self.state.stage.pooled:
-                bytes_up += clients * (self._bytes["up"] + updates.bytes_each)
+                bytes_up += clients * (self._bytes[name]["up"] + updates.bytes_each)
         return RoundUpdates(groups, seconds, bytes_down=bytes_down, bytes_up=bytes_up)
 
     # models ---------------------------------------------------------------------------------------------------------------
@@ -231,8 +244,8 @@ def least_answer(state: StageState, client: int, transform: TransformChain | Non
     assert query is not None
 
     def number_for(name: str) -> float:
-        model_state = state.groups[name].state
-        answer = ask_client(query, state.settings, model_state, state.population, client, transform)
+        group = state.groups[name]
+        answer = ask_client(query, group.settings, group.state, state.population, client, transform)
         [number] = answer.values()
         return float(number)
 

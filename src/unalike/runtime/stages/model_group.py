@@ -11,6 +11,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.inputs import Inputs, first_rows
+from unalike.core.model import Model
 from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
@@ -62,7 +63,7 @@ class GroupRound(NamedTuple):
 
 
 class ModelGroup:
-    """A group of clients that share one model.
+    """A group of clients that share one model, whose architecture is in the group's `settings`.
 
     `source` has the samples that its clients train on, `members` how many clients have samples, `client_states` what the
     method's parts keep of each client between rounds; `start` is the server state that the group goes on from. With
@@ -96,7 +97,7 @@ class ModelGroup:
         # the facts of a client are its own, also where the samples of all clients are pooled
         self._described = ClientPool(self.method, settings, source, client_states, transform)
         self.client_pool = self._described
-        if stage.pooled and self.method.is_conditioned(settings.model):
+        if stage.pooled and self.is_conditioned:
             self.client_pool = pooled_with_facts(self._described)
 
     # a round ------------------------------------------------------------------------------------------------------------
@@ -143,11 +144,16 @@ class ModelGroup:
         except OtherWeights:
             return self._advance_without_refused(updates)
 
-        # The states that these clients made in this round are their current ones from now on; where no states are kept here, a
-        # million clients would be counted for nothing.
+        # Where no states are kept here, a million clients would be counted for nothing.
         if not self.client_states.empty:
-            self.accepted.update(dict.fromkeys(updates.ids, round_number))
+            self.accept(updates, round_number)
         return GroupRound(self._recorded_cohort(updates), updates.refused, updates.oversized)
+
+    def accept(self, updates: Updates, round_number: int) -> None:
+        """The states that clients made with these updates of the round are their current ones from now on."""
+        self.accepted.update(dict.fromkeys(updates.ids, round_number))
+        # a client's state has the number of the round that it trained in, however late its update came
+        self.accepted.update(updates.started_from)
 
     def _advance_without_refused(self, updates: Updates) -> GroupRound:
         """Without the refused clients the others have other weights: they train again, from the same model."""
@@ -179,6 +185,44 @@ class ModelGroup:
             f"Training diverged: {advice}"
         )
 
+    # the model ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Model:
+        """The model as a function of its parameters; its own values are those before training."""
+        return self.settings.model
+
+    @property
+    def server_model(self) -> SharedModel:
+        """The predictions of the server's model, without anything of a client."""
+        return SharedModel(self.model, self.state.params, self.state.buffers)
+
+    @property
+    def state_dict(self) -> Tree:
+        """The parameters and buffers of the server's model, in state-dict order."""
+        return self.model.state_dict(self.state.params | self.state.buffers)
+
+    @property
+    def has_shared_model(self) -> bool:
+        """Whether clients share a model at all."""
+        return self.method.has_shared_model(self.model)
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether clients are evaluated with something of their own."""
+        return self.method.is_personal(self.model)
+
+    @property
+    def is_conditioned(self) -> bool:
+        """Whether the shared model is fed facts of the client it predicts for."""
+        return self.method.is_conditioned(self.model)
+
+    @property
+    def predicts_the_same_for_all(self) -> bool:
+        """Whether the shared model predicts the same for every client: it is fed no client's facts and no client's buffers."""
+        has_own_buffers = self.settings.buffers == "local" and bool(self.model.buffers)
+        return not self.is_conditioned and not has_own_buffers
+
     # clients and their models -------------------------------------------------------------------------------------------
 
     def client_state(self, client: int) -> PartTrees:
@@ -206,7 +250,7 @@ class ModelGroup:
     def _personalizer(self, client: int) -> Personalizer | None:
         """The part that gives the client a model of its own; None also without training samples where there is a shared model."""
         is_untrained = client in self._untrained
-        if is_untrained and self.method.has_shared_model(self.settings.model):
+        if is_untrained and self.has_shared_model:
             return None
         return self.method.personalizer
 
@@ -217,7 +261,7 @@ class ModelGroup:
     def shared_model(self, client: int) -> Predict:
         """The shared model as the client uses it: fed with its own facts, and with its own buffers where none are averaged."""
         return SharedModel(
-            self.settings.model,
+            self.model,
             self.state.params,
             self._shared_buffers(client),
             self.context(client),
@@ -244,11 +288,11 @@ class ModelGroup:
         executor = executor or self.executor
         for client, tuned in executor.finetune(broadcast, ids, self.accepted):
             buffers = tree.only(tuned, self.state.buffers)
-            yield client, SharedModel(self.settings.model, tuned, buffers, self.context(client))
+            yield client, SharedModel(self.model, tuned, buffers, self.context(client))
 
     def personal(self, client: int, broadcast: Broadcast | None) -> Tree:
         """The parameters and buffers of a client's model, in state-dict order; `broadcast` as for `personal_models`."""
-        model = self.settings.model
+        model = self.model
         if broadcast is not None and self.method.finetuning_phase is not None:
             [(_, tuned)] = self.executor.finetune(broadcast, [client], self.accepted)
             return model.state_dict(tuned)
@@ -260,7 +304,7 @@ class ModelGroup:
         return model.state_dict(params | mine.own_buffers)
 
     def _own_model(self, client: int, broadcast: Broadcast | None) -> Predict:
-        model = self.settings.model
+        model = self.model
         params = self.state.params
         context = self.context(client)
         mine = self.personal_state(client, broadcast)
@@ -280,7 +324,7 @@ class ModelGroup:
 
     def local_model(self, client: int, before: ServerState, client_update: ClientUpdate) -> Predict:
         """The client's model after local training from `before`: its update as the server decodes it, with its own parameters."""
-        model = self.settings.model
+        model = self.model
         part = self.method.personalizer
         client_state = self.client_state(client)
         update = decode_update(self.method, client_update.update, before)

@@ -123,8 +123,9 @@ class StageState:
         self._choose = choose
         self.groups: dict[str, ModelGroup] = {}
         for i, (name, ids) in enumerate(self.all_members.items()):
+            # every group has the model of the stage; whoever needs a model asks its group
             settings = replace(self.settings, group=i)
-            source = self._source(ids)
+            source = self._source(ids, settings)
             self.groups[name] = ModelGroup(
                 stage=stage,
                 settings=settings,
@@ -144,12 +145,12 @@ class StageState:
         clients = 1 if self.stage.pooled else int((sizes > 0).sum())
         return Members(clients, float(sizes.sum()))
 
-    def _source(self, ids: Sequence[int]) -> Population:
+    def _source(self, ids: Sequence[int], settings: StageSettings) -> Population:
         """The clients of a group as they train: with shared samples, or pooled into one."""
         if self.stage.shared is not None:
             return self.population.with_shared(self.stage.shared)
         # samples with facts of their client are pooled by the group
-        if not self.stage.pooled or self.is_conditioned:
+        if not self.stage.pooled or self.method.is_conditioned(settings.model):
             return self.population
         if len(ids) == len(self.population):
             return self.population.pooled()
@@ -246,31 +247,29 @@ class StageState:
 
     @property
     def has_shared_model(self) -> bool:
-        """Whether clients share a model at all."""
-        return self.method.has_shared_model(self.settings.model)
+        """Whether clients share a model at all, in every group."""
+        return all(group.has_shared_model for group in self.groups.values())
 
     @property
     def is_personal(self) -> bool:
-        """Whether clients are evaluated with something of their own."""
-        return self.method.is_personal(self.settings.model)
+        """Whether clients of any group are evaluated with something of their own."""
+        return any(group.is_personal for group in self.groups.values())
 
     @property
     def is_conditioned(self) -> bool:
-        """Whether the shared model is fed facts of the client it predicts for."""
-        return self.method.is_conditioned(self.settings.model)
+        """Whether the shared model of any group is fed facts of the client it predicts for."""
+        return any(group.is_conditioned for group in self.groups.values())
 
     @property
     def predicts_the_same_for_all(self) -> bool:
-        """Whether the shared model predicts the same for every client: it is fed no client's facts and no client's buffers."""
-        has_own_buffers = self.settings.buffers == "local" and bool(self.settings.model.buffers)
-        return not self.is_conditioned and not has_own_buffers
+        """Whether the shared model predicts the same for every client of its group, in every group."""
+        return all(group.predicts_the_same_for_all for group in self.groups.values())
 
     @property
     def why_no_single_model(self) -> str:
         """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""
-        return self.stage.why_no_single_model(
-            self.settings.model, self.settings.buffers, len(self.groups)
-        )
+        first, *_ = self.groups.values()
+        return self.stage.why_no_single_model(first.model, self.settings.buffers, len(self.groups))
 
     # checkpoints ------------------------------------------------------------------------------------------------------
 

@@ -101,6 +101,7 @@ class KeptUpdates:
     rows: UpdateRows
     refused: Mapping[int, str] = field(default_factory=dict)
     oversized: Mapping[int, str] = field(default_factory=dict)
+    started_from: Mapping[int, int] = field(default_factory=dict)
     bytes_each: int = 0
 
     @classmethod
@@ -140,7 +141,12 @@ class KeptUpdates:
         return self.rows.stacked(self.ids)
 
     def cohort(self, server: ServerRound, members: Members) -> Cohort:
-        cohort = Cohort(ids=self.ids, stacked=self.stacked, members=members)
+        cohort = Cohort(
+            ids=self.ids,
+            stacked=self.stacked,
+            members=members,
+            rounds_late=server.rounds_since(self.started_from),
+        )
         return cohort.with_update(decode_updates(server.method, cohort.update, server.state))
 
     def combined(

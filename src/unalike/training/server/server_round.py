@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -67,6 +67,10 @@ class ServerRound:
             population=self.population,
             part=part.name,
         )
+
+    def rounds_since(self, started_from: Mapping[int, int]) -> dict[int, int]:
+        """Client -> number of rounds since the one whose model it trained."""
+        return {client: self.state.round - number for client, number in started_from.items()}
 
     def weights(self, cohort: Cohort) -> Tensor:
         """The weights of the clients [K], of sum 1, before the aggregator has a say. Raises `UnalikeError` without any sample."""

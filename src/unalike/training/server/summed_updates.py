@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from unalike.training.server.update_checks import (
 from unalike.training.server.updates import (
     NO_CLIENT_UPDATE,
     Combined,
+    Updates,
     decode_updates,
     sum_of_folds,
 )
@@ -55,6 +56,7 @@ class SummedUpdates:
     folded: PartTrees
     used_weights: SumWeights
     refused: dict[int, str] = field(default_factory=dict)
+    started_from: Mapping[int, int] = field(default_factory=dict)
     bytes_each: int = 0
     norms: dict[int, float] = field(default_factory=dict)
 
@@ -63,7 +65,7 @@ class SummedUpdates:
         return find_oversized(self.norms)
 
     def cohort(self, server: ServerRound, members: Members) -> Cohort:
-        return Cohort(ids=self.ids, stacked=self.numbers, members=members, folded=True)
+        return _numbers_alone(self, server, members)
 
     def combined(
         self, server: ServerRound, cohort: Cohort, screened: Cohort, weights: Tensor
@@ -90,12 +92,22 @@ def add_up(kept: KeptUpdates, server: ServerRound, members: Members) -> SummedUp
 
     The bits are those of a round in which they were added up as they came, and memory holds one of them beside the sum.
     """
-    numbers = Cohort(ids=kept.ids, stacked=kept.numbers, members=members, folded=True)
-    weights = server.sum_weights(numbers)
+    weights = server.sum_weights(_numbers_alone(kept, server, members))
     total = StreamingSum(server.method, server.state, weights, server.settings.buffers)
     for client in kept.ids:
         total.add([client], kept.rows.row(client))
-    return total.updates
+    return replace(total.updates, started_from=kept.started_from)
+
+
+def _numbers_alone(updates: Updates, server: ServerRound, members: Members) -> Cohort:
+    """The cohort of these updates, of which each client's numbers are seen alone."""
+    return Cohort(
+        ids=updates.ids,
+        stacked=updates.numbers,
+        members=members,
+        folded=True,
+        rounds_late=server.rounds_since(updates.started_from),
+    )
 
 
 def _common_factor(exact: Tensor, used: Tensor) -> float | None:

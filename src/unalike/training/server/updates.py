@@ -49,6 +49,10 @@ class Updates(Protocol):
         """Client -> what is absurd about its update, which counts."""
 
     @property
+    def started_from(self) -> Mapping[int, int]:
+        """Client -> round whose model it trained, of those clients among `ids` that trained an earlier model than the current."""
+
+    @property
     def bytes_each(self) -> int:
         """Bytes of one update as it is sent, of several the mean; 0 where replies are weighed instead."""
 
