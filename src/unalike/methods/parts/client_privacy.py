@@ -150,7 +150,9 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         return client.state, {"below": below}
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        bound = client.message["clip"] if self.quantile is not None else self.clip
+        bound: Tensor | float = self.clip
+        if self.quantile is not None:
+            bound = client.message["clip"].clamp(MIN_BOUND, MAX_BOUND)
         update = tree.clipped(update, bound)
         if self.where == "site":
             settings = client.settings
@@ -209,6 +211,10 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         s = self._deviation_of_count(z, settings, m)
         return (z**-2 - (2 * s) ** -2) ** -0.5
 
+
+MIN_BOUND = 1e-20
+MAX_BOUND = 1e20
+"""The bounds that a client takes from a server: with smaller ones noise would be rounded to 0, with larger ones to infinity."""
 
 REPLACED_WEIGHTS = (BySize(), Uniform())
 """Weights that the equal ones of the sum replace."""
