@@ -135,12 +135,10 @@ def run_config_of(
         raise UnalikeError(
             f"{attack.name} is an attack, which a real federation does not carry out; simulate it with ua.run"
         )
-    least_sum = federation.least_sum if federation.secure_aggregation else 1
     eligible = max(1, int(np.count_nonzero(population.sizes)))
     participation = federation.participation
     if not isinstance(participation, float):
         participation = federation.cohort_size(eligible) / eligible
-    fewest = federation.answers_needed(federation.cohort_size(len(federation.sites)))
 
     # Agreed options apply on both sides, so that a site computes what the coordinator expects.
     options = set(options_of(SeedOptions, SharedRunOptions, RecordOptions))
@@ -157,7 +155,7 @@ def run_config_of(
         proxy=proxy,
         rounds=federation.rounds,
         participation=participation,
-        federated=max(least_sum, fewest),
+        federated=federation.noise_shares,
         executor="loop",
         device=device,
         **{name: getattr(federation, name) for name in options},

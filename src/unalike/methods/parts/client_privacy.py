@@ -24,6 +24,7 @@ from unalike.methods.roles import (
     BaseWeights,
     Conditioner,
     LinearAggregator,
+    Personalizer,
     ServerStep,
     Upload,
     Weighting,
@@ -60,10 +61,14 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     clip_lr: PositiveFloat = 0.2
     where: Literal["server", "site"] = "server"
 
+    @property
+    def shares_noise(self) -> bool:
+        return self.where == "site"
+
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         """The part that clients take in the rounds, without draws where the server, which makes them, is to learn nothing."""
         assert settings.sampling is not None
-        if self.where == "server":
+        if not self.shares_noise:
             return [settings.sampling]
         return [replace(settings.sampling, draw="all")]
 
@@ -78,6 +83,8 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             leaks.append(
                 f"buffers of the model ({names}): buffers='local' keeps them at the clients, group norm has none"
             )
+        if self.shares_noise and settings.secret_noise:
+            leaks += _scored_models(method, settings)
         return leaks
 
     def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
@@ -99,13 +106,13 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         is_base = isinstance(p, BaseWeights) and p not in REPLACED_WEIGHTS
         if is_base or isinstance(p, Weighting):
             return "its weights follow from the clients' data"
-        if isinstance(p, Upload) and (self.where == "site" or not p.shortens):
+        if isinstance(p, Upload) and (self.shares_noise or not p.shortens):
             return "it may change the norm of an update after it was clipped, or its noise"
         return ""
 
     def check(self, method: PartLookup, work: Work) -> None:
         super().check(method, work)
-        if self.where == "site" and self.epsilon is not None:
+        if self.shares_noise and self.epsilon is not None:
             raise UnalikeError(
                 f"{self.name}: found epsilon={self.epsilon:g} with where='site'; expected noise_multiplier, which sites agree to"
             )
@@ -116,12 +123,12 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         return ""
 
     def least_cohort(self, settings: StageSettings) -> int:
-        if settings.sampling is None or self.where == "server":
+        if settings.sampling is None or not self.shares_noise:
             return 1
         return max(1, settings.sampling.min_contributions)
 
     def largest_update(self, server_state: Tree) -> float:
-        if self.where == "site":
+        if self.shares_noise:
             return math.inf
         return float(server_state.get("clip", self.clip))
 
@@ -142,7 +149,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         norm = tree.norm({n: client.params[n] - w for n, w in client.received_params.items()})
         # +- 1/2 in place of 1 and 0 halves the sensitivity of the count
         below = (norm <= client.message["clip"]).to(norm.dtype) - 0.5
-        if self.where == "site":
+        if self.shares_noise:
             settings = client.settings
             deviation = self._deviation_of_count(float(self.multipliers(settings)), settings, 1)
             share = deviation / self.least_cohort(settings) ** 0.5
@@ -154,7 +161,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         if self.quantile is not None:
             bound = client.message["clip"].clamp(MIN_BOUND, MAX_BOUND)
         update = tree.clipped(update, bound)
-        if self.where == "site":
+        if self.shares_noise:
             settings = client.settings
             z = self._multiplier_of_sum(float(self.multipliers(settings)), settings, 1)
             share = z * bound / self.least_cohort(settings) ** 0.5
@@ -210,6 +217,17 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             return z
         s = self._deviation_of_count(z, settings, m)
         return (z**-2 - (2 * s) ** -2) ** -0.5
+
+
+def _scored_models(method: PartLookup, settings: StageSettings) -> list[str]:
+    """What a site's scores tell the server of models that it trained without noise."""
+    leaks = [
+        f"{p.name}: sites send scores of their own models, which were trained without noise"
+        for p in method.role(Personalizer)
+    ]
+    if settings.model.buffers:
+        leaks.append("buffers of the model, which are in the scores that sites send")
+    return leaks
 
 
 MIN_BOUND = 1e-20

@@ -100,6 +100,9 @@ class DPSGD(Privacy, LocalGradient):
         leaks = []
         for p in method.parts:
             why = "" if p is self else _leak(p)
+            is_tuned = isinstance(p, Personalizer) and p.tune() is not None
+            if not why and is_tuned and settings.secret_noise:
+                why = "sites send scores of models that it tunes without noise"
             if why:
                 leaks.append(f"{p.name}: {why}")
         if settings.model.buffers:
