@@ -84,9 +84,7 @@ def test_round_has_the_sites_among_which_noise_is_shared_out(tmp_path, where, ma
     else:
         with pytest.raises(Stopped):
             fed.run()
-    fed = SmallFederation(
-        tmp_path / "revoked", clients, method, rounds=1, quorum=3, noise_shares=3
-    )
+    fed = SmallFederation(tmp_path / "revoked", clients, method, rounds=1, quorum=3, noise_shares=3)
     sites = [
         replace(site, revoked=site.name in ("site0", "site1")) for site in fed.federation.sites
     ]

@@ -67,7 +67,9 @@ def test_noise_shares_are_agreed_and_no_round_may_have_fewer_updates():
     assert agreed.terms != replace(agreed, noise_shares=3).terms
     assert federation_of(four, OWN_NOISE).terms == replace(agreed, noise_shares=1).terms
     for lowered in ({"quorum": 1}, {"quorum": 0.5}, {"participation": 3}):
-        with pytest.raises(UnalikeError, match=r"noise_shares = 4, and a round may have \d updates"):
+        with pytest.raises(
+            UnalikeError, match=r"noise_shares = 4, and a round may have \d updates"
+        ):
             replace(agreed, **lowered)
     # a coordinator may unmask sums over as many sites as the threshold says
     secure = {"secure_aggregation": True, "threshold": 3}

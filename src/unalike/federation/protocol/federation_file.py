@@ -135,8 +135,8 @@ class Federation(
     last, or the best on the validation samples, a share `val` of each site's training samples. `metric` names the metrics to
     decide by, as in `ua.run`; each site computes them from its own samples. `also` are methods, and `seeds` the number of seeds
     from `seed` on, that may be run besides; if `open`, sites may be added at the end. `noise_shares` is the number of updates
-    among which sites share out the noise of `client_dp(where="site")`; no round may have fewer. `record` keeps numbers of each round at the
-    coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
+    among which sites share out the noise of `client_dp(where="site")`; no round may have fewer. `record` keeps
+    numbers of each round at the coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
     """
 
     _: KW_ONLY

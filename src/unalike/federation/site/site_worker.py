@@ -88,7 +88,8 @@ class SiteWorker:
     sent, so the process may be killed at any moment. A new run removes the files of all runs but the last two. A run continues
     only with the samples that the site was admitted with. `device` is where the site trains; it is not reported to anybody.
     `log` gets the reason when a request is declined. `policy` are the site's own rules. Every answer and every request
-    that was declined is an entry of `journal`, and every update of a private method one of `ledger`. `done` is set when the coordinator says that all runs are finished.
+    that was declined is an entry of `journal`, and every update of a private method one of `ledger`. `done` is set when the
+    coordinator says that all runs are finished.
     """
 
     def __init__(

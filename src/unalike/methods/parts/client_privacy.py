@@ -45,7 +45,9 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         cohort; that on the sum of updates becomes (z^-2 - (2 s)^-2)^(-1/2) C, so that both together cost what z costs.
     where: "server" adds the noise, or each "site" its share, of variance (z C)^2 / m: then the server sees noised updates alone,
         but each of them is protected by z / sqrt(m) only, unless a secure aggregation hides it. For z towards the server give
-        z sqrt(m), which costs sqrt(m) times the error.
+        z sqrt(m), which costs sqrt(m) times the error. In a federation the m of this share is `noise_shares`, to which sites agree.
+
+    An update whose norm is not finite counts as 0.
 
     z = 0 with an infinite `clip` is the unweighted mean. Deviation from McMahan et al.: the last layer counts as the others, and
     one bound holds for the whole update.
