@@ -65,7 +65,14 @@ def test_round_has_the_sites_among_which_noise_is_shared_out(tmp_path, where, ma
     method = f"client_dp(noise_multiplier=1, where={where!r})"
     clients = make_clients((*SAMPLE_SIZES, (14, 6)))
     fed = SmallFederation(
-        tmp_path / "refused", clients, method, rounds=1, quorum=0.75, patience=1, deadline=0.5
+        tmp_path / "refused",
+        clients,
+        method,
+        rounds=1,
+        quorum=0.75,
+        noise_shares=3,
+        patience=1,
+        deadline=0.5,
     )
     assert fed.coordinator().federation.answers_needed(4) == 3
     for name in ("site0", "site1"):
@@ -77,13 +84,11 @@ def test_round_has_the_sites_among_which_noise_is_shared_out(tmp_path, where, ma
     else:
         with pytest.raises(Stopped):
             fed.run()
-    fed = SmallFederation(
-        tmp_path / "revoked", clients, method, rounds=1, participation=0.5, quorum=3
-    )
+    fed = SmallFederation(tmp_path / "revoked", clients, method, rounds=1, quorum=3, noise_shares=3)
     sites = [
         replace(site, revoked=site.name in ("site0", "site1")) for site in fed.federation.sites
     ]
-    fed.federation = replace(fed.federation, participation=1.0, sites=tuple(sites))
+    fed.federation = replace(fed.federation, sites=tuple(sites))
     if made:
         assert fed.run().history.rounds["participants"].tolist() == [0, 2]
     else:

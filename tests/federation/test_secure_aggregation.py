@@ -178,16 +178,18 @@ def test_random_mask_shortens_the_sum(tmp_path):
 
 
 def test_secure_sum_has_the_noise_of_all_sites_and_no_other_of_the_seed(tmp_path):
-    """Each of m sites adds N(0, (z C)^2 / m), the mean has z C / m; two runs of one seed have different noise."""
+    """Each of 4 sites adds N(0, (z C)^2 / 3): a sum over 3 has z C. Two runs of one seed have different noise."""
 
     def after(folder, z):
         method = f"client_dp(noise_multiplier={z}, clip=0.1, where='site')"
-        run = secure(tmp_path / folder, method, rounds=1, model="mlp(hidden=(40,))").run()
+        terms = {"rounds": 1, "model": "mlp(hidden=(40,))", "noise_shares": 3}
+        run = secure(tmp_path / folder, method, **terms).run()
         return torch.cat([t.flatten().double() for t in run.params.values()])
 
     plain, noised, again = after("plain", 0), after("noised", 2), after("again", 2)
     assert len(plain) > 300
-    for noise, wanted in ((noised - plain, 2 * 0.1 / 4), (noised - again, 2 * 0.1 / 4 * 2**0.5)):
+    deviation = (4 / 3) ** 0.5 * 2 * 0.1 / 4
+    for noise, wanted in ((noised - plain, deviation), (noised - again, deviation * 2**0.5)):
         assert float(noise.std()) == pytest.approx(wanted, rel=5 / (2 * len(plain)) ** 0.5)
 
 

@@ -99,15 +99,16 @@ def test_rules_about_methods_and_training_samples_hold_at_the_start(tmp_path):
 
 def test_site_trains_in_no_more_rounds_than_its_rules_allow(tmp_path):
     fed = ruled(tmp_path, {"rounds": 1})
-    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3, 2]
-    assert declined(fed, "rules") == "round 2; site.toml allows 1 rounds of a run (rounds)"
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 2, 2]
+    why = "training in round 1, counted from 0; site.toml allows 1 rounds of a run (rounds)"
+    assert declined(fed, "rules") == why
 
 
 def test_rounds_beyond_the_agreed_ones_are_declined(tmp_path):
     """60 trainings in a plan of 2 rounds: the coordinator has another number of rounds than the file at the site."""
     fed = ruled(tmp_path, {}, rounds=2)
     fed.federation = replace(fed.federation, rounds=8)
-    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3, 3] + [2] * 5
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3] + [2] * 6
 
 
 class Curious:

@@ -16,6 +16,9 @@ from unalike._utils.errors import UnalikeError
 
 Tree = dict[str, torch.Tensor]
 
+PARTS = ".*.part"
+"""The names of files that are being written."""
+
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file atomically. Raises `UnalikeError` when the folder cannot be written or the disk is full."""
@@ -105,6 +108,12 @@ def _digest(tensors: Tree, about: dict[str, Any]) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove temporary files of processes that were killed while they wrote."""
-    for file in folder.rglob(".*.part"):
+    """Remove temporary files of processes that were killed while they wrote, also in the folders below."""
+    for file in folder.rglob(PARTS):
+        file.unlink(missing_ok=True)
+
+
+def sweep_files(folder: Path) -> None:
+    """Remove such files of the folder itself; in those below other processes may write."""
+    for file in folder.glob(PARTS):
         file.unlink(missing_ok=True)

@@ -28,13 +28,15 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
     """Copy the report and the tables of a comparison with other settings into `reports/NAME`, with a warning.
 
     NAME are the settings that differ, such as `lr-0.1`. `unalike report` and `ua.open_comparison` read such a folder. A report
-    that the new one contains, because only methods or seeds are added, is not kept.
+    that the new one contains, because only methods or seeds are added, is not kept. A folder without facts or settings is
+    unfinished and has none.
     """
-    if not (folder / COMPARISON_FILE).exists():
+    settings_found = RunDirectory(folder).config
+    if not (folder / COMPARISON_FILE).exists() or settings_found is None:
         return
     # An older folder lacks options that had their default.
     usual = written(SimulationOptions())
-    found = usual | (RunDirectory(folder).config or {})
+    found = usual | settings_found
     wanted = usual | tomllib.loads(facts.config)
     changed = []
     for name in {**found, **wanted}:
@@ -49,10 +51,7 @@ def keep_report(folder: Path, facts: ComparisonFacts) -> None:
     settings = "-".join(f"{name} {found.get(name)}" for name in changed)
     place = _place(folder, slug(settings)[:MAX_NAME_LETTERS])
     if not place.exists():
-        place.mkdir(parents=True)
-        for pattern in REPORT_FILES:
-            for file in folder.glob(pattern):
-                shutil.copy2(file, place)
+        _copy(folder, place)
     warn(
         f"{folder} holds the report of a comparison with other settings ({', '.join(changed)}): it is kept in {place}",
     )
@@ -65,6 +64,17 @@ def earlier_reports(folder: Path) -> list[Path]:
         key=lambda file: file.stat().st_mtime,
     )
     return [file.parent for file in kept]
+
+
+def _copy(folder: Path, place: Path) -> None:
+    """Copy the report of a folder to a place, which has all of it or does not exist."""
+    part = place.with_name(f".{place.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    for pattern in REPORT_FILES:
+        for file in folder.glob(pattern):
+            shutil.copy2(file, part)
+    part.rename(place)
 
 
 def _place(folder: Path, name: str) -> Path:

@@ -17,7 +17,7 @@ from unalike._utils.progress import ProgressCallback
 from unalike._utils.spec import slug
 from unalike._utils.system.locks import is_locked
 from unalike._utils.system.machine import peak_memory_mb
-from unalike._utils.tensor_files import write_bytes
+from unalike._utils.tensor_files import sweep_files, write_bytes
 from unalike.comparison.comparison import Comparison, client_rounds, labelled, last_rounds
 from unalike.comparison.comparison_json import ComparisonFacts
 from unalike.comparison.cost_estimate import CALIBRATION_ROUNDS, Estimate, calibrate
@@ -230,6 +230,7 @@ class Experiment:
             )
         if folder is not None:
             keep_report(folder, self.facts)
+            sweep_files(folder)
         if self.facts.looks is not None and launched_by_torchrun():
             raise UnalikeError(
                 "found seeds='auto', or no methods, under torchrun, whose processes must know all runs beforehand; give methods "
@@ -250,9 +251,12 @@ class Experiment:
         # A result that was read says nothing about the memory of this process.
         memory = None if results.was_read else peak_memory_mb()
         comparison = self._with_estimate(comparison, folder, memory)
-        comparison.save(folder)
-        comparison.report(folder / "report.html")
+
+        # The facts come last: killed before, the comparison is unfinished and goes on, whatever other files there are.
+        (folder / COMPARISON_FILE).unlink(missing_ok=True)
         write_bytes(folder / "config.toml", self.facts.config.encode())
+        comparison.report(folder / "report.html")
+        comparison.save(folder)
         tracked = trackers.follow("comparison", tomllib.loads(self.facts.config), folder)
         tracked.keep([folder / "report.html"])
         return comparison

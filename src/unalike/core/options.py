@@ -489,6 +489,13 @@ class FederationOptions:
             agreed=True,
         ),
     ] = None
+    noise_shares: Annotated[
+        AtLeastOne | None,
+        Help(
+            "Updates among which sites share out the noise of client_dp; as many as make a round unless given.",
+            agreed=True,
+        ),
+    ] = None
     keep_every: Annotated[
         AtLeastOne,
         Help("Rounds between checkpoints that are kept for `unalike federation rollback`."),

@@ -8,9 +8,10 @@ The accountants are those of `dp-accounting`, the extra `privacy`; nothing here 
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +53,22 @@ class ReleaseSampling:
     sizes: tuple[int, ...] = ()
 
 
+class Release(NamedTuple):
+    """Gaussian releases of one kind.
+
+    Attributes:
+        noise_multiplier: The noise multiplier z of each.
+        draw: Draw of the contributions, as in `ReleaseSampling`.
+        share: The share of the contributions that are in each, or the probability that one is.
+        count: Number of releases.
+    """
+
+    noise_multiplier: float
+    draw: Draw
+    share: float
+    count: int
+
+
 def epsilon_of(
     z: float, sampling: ReleaseSampling, releases: int, delta: float, accountant: Accountant = "rdp"
 ) -> float:
@@ -73,6 +90,41 @@ def epsilon_of(
         delta=delta,
         accountant=accountant,
     )
+
+
+def epsilon_of_all(releases: Mapping[Release, int], delta: float) -> float:
+    """Epsilon at `delta` of releases of several kinds together, of each as many times as given; 0 of none.
+
+    Where all contributions are in every release the epsilon is exact, as in `epsilon_of`; else Renyi divergences are added up.
+    Infinite with a release without noise. Raises `UnalikeError` without the extra `privacy`.
+    """
+    if not releases:
+        return 0.0
+    if any(not release.noise_multiplier for release in releases):
+        return float("inf")
+    require_extra("privacy", "dp_accounting", what="the accounting of differential privacy")
+
+    # Gaussian releases in which all take part compose to one, whose inverse variance is the sum of theirs
+    precision = 0.0
+    divergences: Any = 0.0
+    for release, times in releases.items():
+        count = release.count * times
+        if release.draw == "all":
+            precision += count / release.noise_multiplier**2
+        else:
+            orders, of_one = _renyi_divergences(
+                release.noise_multiplier, release.draw, release.share
+            )
+            divergences += count * of_one
+    if all(release.draw == "all" for release in releases):
+        import dp_accounting as dp
+
+        return float(dp.get_epsilon_gaussian(precision**-0.5, delta))
+
+    from dp_accounting.rdp import compute_epsilon
+
+    epsilon, _ = compute_epsilon(orders, divergences + orders * precision / 2, delta)
+    return float(epsilon)
 
 
 @lru_cache(4096)

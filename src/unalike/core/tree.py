@@ -88,14 +88,26 @@ def norm(tree: Tree) -> Tensor:
     return sum(squares, start=torch.zeros(())).sqrt()
 
 
+def finite(tensor: Tensor) -> Tensor:
+    """The tensor with 0 in the place of NaN and infinities."""
+    return tensor.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
 def shortening(norms: Tensor, limit: float | Tensor) -> Tensor:
-    """min(1, limit / norm) for each norm: the factors that leave nothing longer than the limit."""
-    return (limit / norms.clamp_min(1e-12)).clamp_max(1.0)
+    """min(1, limit / norm) for each norm, and 0 for one that is not finite: the factors that leave nothing longer than the limit.
+
+    They multiply `finite` values: 0 times NaN is NaN.
+    """
+    return (limit / norms.clamp_min(1e-12)).clamp_max(1.0).nan_to_num(nan=0.0)
 
 
 def clipped(tree: Tree, limit: float | Tensor) -> Tree:
-    """The tree, shortened to the norm `limit` if it is longer."""
-    return scale(tree, shortening(norm(tree), limit))
+    """The tree, shortened to the norm `limit` if it is longer; zeros if its norm is not finite.
+
+    Whether a tree is finite would be an answer about the samples that it follows from, which no noise hides.
+    """
+    factor = shortening(norm(tree), limit)
+    return map(lambda t: factor * finite(t), tree)
 
 
 def where(condition: Tensor, a: Tree, b: Tree) -> Tree:

@@ -11,7 +11,13 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.validated import validated
 from unalike.core.model import Model
-from unalike.core.privacy import Accountant, ReleaseSampling, epsilon_of, noise_multiplier_of
+from unalike.core.privacy import (
+    Accountant,
+    Release,
+    ReleaseSampling,
+    epsilon_of,
+    noise_multiplier_of,
+)
 from unalike.core.types import Tree
 from unalike.core.views import PartLookup, StageSettings
 from unalike.core.work import Work
@@ -63,6 +69,11 @@ class Privacy(Part):
     def hides_participants(self) -> bool:
         """True where clients are protected: the draw of the cohort amplifies epsilon only while nobody knows it."""
         return not self.per_sample
+
+    @property
+    def shares_noise(self) -> bool:
+        """True where each client adds its share of the noise of a sum of several updates."""
+        return False
 
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         """The sampling of contributions for each release. No default.
@@ -126,6 +137,23 @@ class Privacy(Part):
             releases = round(kind.releases * share)
             epsilons.append(epsilon_of(z, kind, releases, self.delta, self.accountant))
         return max(epsilons)
+
+    def release_of_round(self, settings: StageSettings) -> Release:
+        """What one client releases with the update of a round, as epsilon counts it.
+
+        Args:
+            settings: Settings of the stage, as that client has them: `settings.sampling.sizes` is its own number of samples.
+        """
+        assert settings.sampling is not None
+        [kind] = self.samplings(settings)
+        [z] = self.multipliers(settings).tolist()
+        rounds = max(1, settings.sampling.releases)
+        return Release(
+            noise_multiplier=z,
+            draw=kind.draw,
+            share=kind.expected / kind.units,
+            count=kind.releases // rounds,
+        )
 
     def check(self, method: PartLookup, work: Work) -> None:
         """Raise `UnalikeError` for a budget beside a noise multiplier."""

@@ -58,6 +58,8 @@ def clipped_sum(
 ) -> Tree:
     """sum_b min(1, clip / ||g_b||) g_b over the rows of a batch that count, g_b the gradient of `loss` on row b alone.
 
+    A row whose gradient has no finite norm counts as 0. All rows take the same way, whatever their values.
+
     Args:
         loss: Function of parameters and a batch of one row, a scalar.
         params: Parameters, [*shape] each.
@@ -81,7 +83,7 @@ def clipped_sum(
     # rows of padding have a gradient as well, and may not count
     if batch.weight is not None:
         factor = factor * batch.weight
-    return tree.map(lambda g: torch.tensordot(factor.to(g), g, 1), by_row)
+    return tree.map(lambda g: torch.tensordot(factor.to(g), tree.finite(g), 1), by_row)
 
 
 def private_mean(

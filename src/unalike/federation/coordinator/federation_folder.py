@@ -25,7 +25,11 @@ from unalike._utils.validated import validated
 from unalike.comparison import comparison_json
 from unalike.data.array_checks import Pair
 from unalike.federation.coordinator.run_queue import QueuedRun, queued_runs
-from unalike.federation.coordinator.terms_check import check_terms_run, message_limit
+from unalike.federation.coordinator.terms_check import (
+    check_terms_run,
+    message_limit,
+    usual_noise_shares,
+)
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation
 from unalike.federation.protocol.roster import Roster, new_run
@@ -152,8 +156,9 @@ class FederationFolder:
         samples: "test", for the protocol "server", and "proxy", for methods that train on the server. `keys` are those of sites
         that have made them; the others get theirs here, in their bundles. `start` and
         `start_partial` are initial weights, as of `ua.run`; sites get them with the first request. `terms` are the other fields of
-        the federation file; None stands for the default, of `message_bytes` for the `message_limit` of the terms. Raises
-        `UnalikeError` for a folder that is not empty, and for terms that cannot be run.
+        the federation file; None stands for the default, of `message_bytes` for the `message_limit` of the terms, of
+        `noise_shares` for the fewest updates of a round. Raises `UnalikeError` for a folder that is not empty, and for terms that
+        cannot be run.
         """
         root = Path(path)
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
@@ -183,6 +188,8 @@ class FederationFolder:
             for name, samples in sites.items()
         ]
         federation = Federation.of(values)
+        if terms.get("noise_shares") is None:
+            federation = replace(federation, noise_shares=usual_noise_shares(federation))
         # One variant of each method is checked: the seed decides nothing here.
         by_method = {variant.method: variant for variant in federation.variants.values()}
         run_configs = [

@@ -12,7 +12,7 @@ from unalike.federation.coordinator.network_backend import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
 from unalike.federation.secure_aggregation.summands import check_summed
-from unalike.methods.plan import Stage
+from unalike.methods.plan import Stage, method_of, plan
 from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.setup.run_config import Pair, RunConfig
 from unalike.training.client.client_update import initial_client_state, trained_names
@@ -92,6 +92,15 @@ def message_limit(run_config: RunConfig) -> int:
     for item in run_config.wire:
         total[item.direction] += item.bytes
     return 4 * max(total.values(), default=0) + 2**20
+
+
+def usual_noise_shares(federation: Federation) -> int:
+    """The fewest updates of a round where sites share out the noise of a method among them, else 1."""
+    for method in (federation.method, *federation.also):
+        privacy = method_of(plan(method)).privacy
+        if privacy is not None and privacy.shares_noise:
+            return federation.fewest_updates
+    return 1
 
 
 def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -> None:

@@ -92,6 +92,8 @@ def join(
         write_bytes(folder / DATA, str(data_file.resolve()).encode())
         for line in policy.unused(own):
             say(line)
+        if policy.epsilon:
+            say(worker.ledger.summary)
 
         # 3. The connection, which lasts until this process is ended.
         say(f"{bundle.site}: {len(own.train[1])} training samples; connecting to {address}")

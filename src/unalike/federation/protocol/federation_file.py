@@ -131,8 +131,9 @@ class Federation(
     refused. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model is the result: the
     last, or the best on the validation samples, a share `val` of each site's training samples. `metric` names the metrics to
     decide by, as in `ua.run`; each site computes them from its own samples. `also` are methods, and `seeds` the number of seeds
-    from `seed` on, that may be run besides; if `open`, sites may be added at the end. `record` keeps numbers of each round at the
-    coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
+    from `seed` on, that may be run besides; if `open`, sites may be added at the end. `noise_shares` is the number of updates
+    among which sites share out the noise of `client_dp(where="site")`; no round may have fewer. `record` keeps
+    numbers of each round at the coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
     """
 
     _: KW_ONLY
@@ -149,6 +150,7 @@ class Federation(
     participation: Share | Count
     quorum: Share | Count
     message_bytes: PositiveInt = 2**30
+    noise_shares: Annotated[PositiveInt, AGREED] = 1
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -170,6 +172,11 @@ class Federation(
                 f"record = {self.record!r} would keep the sites' own parameters; expected server, updates, time or moments"
             )
         self._check_secure_aggregation(recording)
+        if self.noise_shares > self.fewest_updates:
+            raise ValueError(
+                f"noise_shares = {self.noise_shares}, and a round may have {self.fewest_updates} updates (quorum, participation, "
+                "threshold), whose noise would be less than what epsilon says; expected rounds of as many updates"
+            )
         return self
 
     def _check_secure_aggregation(self, recording: Recording | None) -> None:
@@ -268,6 +275,13 @@ class Federation(
     def least_sum(self) -> int:
         """Fewest sites in a sum, and fewest that unmask one, with secure aggregation."""
         return self.threshold or 2 * len(self.sites) // 3 + 1
+
+    @property
+    def fewest_updates(self) -> int:
+        """Fewest updates that can make a round of all sites; with secure aggregation fewest in a sum."""
+        if self.secure_aggregation:
+            return self.least_sum
+        return self.answers_needed(self.cohort_size(len(self.sites)))
 
     def cohort_size(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""

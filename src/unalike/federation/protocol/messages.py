@@ -52,6 +52,7 @@ REASONS = {
     "range": "a value of its update is out of the range of secure aggregation; is its data scaled?",
     "rules": "its own rules (site.toml) do not allow it",
     "released": "it trained this round already, and a second update would cost privacy that nobody counts",
+    "spent": "another update would exceed the epsilon that its site.toml allows for all private runs",
     "error": "it failed; its terminal and journal say how",
 }
 """Code of an `UNABLE` reply -> what the operator reads. Texts of errors, which may hold paths and values, stay at the site."""

@@ -132,12 +132,10 @@ def run_config_of(
     Raises `UnalikeError` for terms that cannot be run.
     """
     method_of(plan(federation.method)).check_real()
-    least_sum = federation.least_sum if federation.secure_aggregation else 1
     eligible = max(1, int(np.count_nonzero(population.sizes)))
     participation = federation.participation
     if not isinstance(participation, float):
         participation = federation.cohort_size(eligible) / eligible
-    fewest = federation.answers_needed(federation.cohort_size(len(federation.sites)))
 
     # Agreed options apply on both sides, so that a site computes what the coordinator expects.
     options = set(options_of(SeedOptions, SharedRunOptions, RecordOptions))
@@ -155,7 +153,7 @@ def run_config_of(
         proxy=proxy,
         rounds=federation.rounds,
         participation=participation,
-        federated=max(least_sum, fewest),
+        federated=federation.noise_shares,
         executor="loop",
         device=device,
         **agreed,

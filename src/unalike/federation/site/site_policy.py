@@ -15,7 +15,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.core.option import Help, options_of
-from unalike.core.options import AtLeastOne, Whole
+from unalike.core.options import AtLeastOne, NotNegative, Whole
 from unalike.data.client_data import ClientData
 from unalike.federation.protocol.messages import Declined
 
@@ -24,7 +24,7 @@ DAY_SECONDS = 24 * 3600
 
 @validated
 class SitePolicy:
-    """The rules of a site. `rounds` and what follows of requests are checked at each of them, the others at the start.
+    """The rules of a site. `rounds`, what follows of requests and `epsilon` are checked at each of them, the others at the start.
 
     Rules about few samples hold for test and validation samples, whose counts by class leave the site.
     """
@@ -55,6 +55,12 @@ class SitePolicy:
     digits: Annotated[
         Whole, Help("Significant digits of sums of losses and errors that leave; 0: all.")
     ] = 4
+    epsilon: Annotated[
+        NotNegative,
+        Help(
+            "Epsilon that the private methods of all runs may cost together; 0: no limit (the ledger is kept all the same)."
+        ),
+    ] = 0.0
     hours: Annotated[
         tuple[()] | tuple[time, time],
         Help('Hours in which it answers, such as ["20:00", "06:00"]; empty: always.'),
@@ -134,6 +140,15 @@ class SitePolicy:
         if before >= self.requests_per_round:
             raise Declined(
                 "rules", f"{before} requests of this round were answered; site.toml allows no more"
+            )
+
+    def check_training(self, round: int, agreed_rounds: int) -> None:
+        """Raise `Declined` for training beyond the rounds of a run: R rounds, counted from 0, are R updates."""
+        most = self.rounds or agreed_rounds
+        if round >= most:
+            raise Declined(
+                "rules",
+                f"training in round {round}, counted from 0; site.toml allows {most} rounds of a run (rounds)",
             )
 
     def check_new_run(self, begun: Iterable[float], now: float) -> None:

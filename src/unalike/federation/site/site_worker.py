@@ -51,8 +51,9 @@ from unalike.federation.protocol.roster import run_config_of, site_population
 from unalike.federation.secure_aggregation.summands import check_summed, own_weights, summand
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
 from unalike.federation.site.plan_replay import model_of_step, planned_step
+from unalike.federation.site.privacy_ledger import PrivacyLedger
 from unalike.federation.site.secure_sums import SecureSums
-from unalike.federation.site.site_folder import JOURNAL, SiteFolder
+from unalike.federation.site.site_folder import JOURNAL, LEDGER, SiteFolder
 from unalike.federation.site.site_policy import NO_RULES, SitePolicy
 from unalike.methods.client_query import registry as queries
 from unalike.methods.method import Method
@@ -88,7 +89,8 @@ class SiteWorker:
     sent, so the process may be killed at any moment. A new run removes the files of all runs but the last two. A run continues
     only with the samples that the site was admitted with. `device` is where the site trains; it is not reported to anybody.
     `log` gets the reason when a request is declined. `policy` are the site's own rules. Every answer and every request
-    that was declined is an entry of `journal`. `done` is set when the coordinator says that all runs are finished.
+    that was declined is an entry of `journal`, and every update of a private method one of `ledger`. `done` is set when the
+    coordinator says that all runs are finished.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class SiteWorker:
         self.folder = SiteFolder(Path(folder))
         self.policy = policy
         self.journal = Journal(self.folder.path / JOURNAL)
+        self.ledger = PrivacyLedger(self.folder.path / LEDGER, policy.epsilon)
         self.done = Event()
         self.number = federation.number(name)
         if public_text(key) != federation.sites[self.number].key:
@@ -371,6 +374,8 @@ class SiteWorker:
         """Evaluate the received model, and train it if asked to: one exchange does both."""
         kind = MaskedTrainRequest if self.federation.secure_aggregation else TrainRequest
         step, tensors = self._opened(request, kind)
+        if step.train:
+            self.policy.check_training(request.head.round, self.federation.rounds)
         round_tensors = {n: t for n, t in tensors.items() if not n.startswith(FIXED_PREFIXES)}
         me = self.number
 
@@ -403,6 +408,7 @@ class SiteWorker:
         # The new client state is kept beside the old one until the coordinator says which of them counts.
         if group.method.releases_once:
             self._check_first_update(request)
+            self._write_release(request.head, group)
         stacked = group.executor.run(broadcast, [me], group.accepted)
         update = map_tensors(lambda t: t[0], stacked)
         group.client_states.save({me: broadcast.round})
@@ -428,6 +434,13 @@ class SiteWorker:
                     "released",
                     f"a second update for round {request.head.round} of a private method",
                 )
+
+    def _write_release(self, head: Head, group: ModelGroup) -> None:
+        """Enter what a private method is about to release. Raises `Declined` where it would exceed the site's epsilon."""
+        privacy = group.method.privacy
+        assert privacy is not None
+        release = privacy.release_of_round(group.settings)
+        self.ledger.add(release, privacy.delta, run=head.run, step=head.stage, round=head.round)
 
     def _mask(self, request: Envelope) -> Answer:
         """Answer a request of secure aggregation that needs no samples."""

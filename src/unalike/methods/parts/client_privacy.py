@@ -24,6 +24,7 @@ from unalike.methods.roles import (
     BaseWeights,
     Conditioner,
     LinearAggregator,
+    Personalizer,
     ServerStep,
     Upload,
     Weighting,
@@ -44,7 +45,9 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         cohort; that on the sum of updates becomes (z^-2 - (2 s)^-2)^(-1/2) C, so that both together cost what z costs.
     where: "server" adds the noise, or each "site" its share, of variance (z C)^2 / m: then the server sees noised updates alone,
         but each of them is protected by z / sqrt(m) only, unless a secure aggregation hides it. For z towards the server give
-        z sqrt(m), which costs sqrt(m) times the error.
+        z sqrt(m), which costs sqrt(m) times the error. In a federation the m of this share is `noise_shares`, to which sites agree.
+
+    An update whose norm is not finite counts as 0.
 
     z = 0 with an infinite `clip` is the unweighted mean. Deviation from McMahan et al.: the last layer counts as the others, and
     one bound holds for the whole update.
@@ -60,10 +63,14 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     clip_lr: PositiveFloat = 0.2
     where: Literal["server", "site"] = "server"
 
+    @property
+    def shares_noise(self) -> bool:
+        return self.where == "site"
+
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         """The part that clients take in the rounds, without draws where the server, which makes them, is to learn nothing."""
         assert settings.sampling is not None
-        if self.where == "server":
+        if not self.shares_noise:
             return [settings.sampling]
         return [replace(settings.sampling, draw="all")]
 
@@ -78,6 +85,8 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             leaks.append(
                 f"buffers of the model ({names}): buffers='local' keeps them at the clients, group norm has none"
             )
+        if self.shares_noise and settings.secret_noise:
+            leaks += _scored_models(method, settings)
         return leaks
 
     def accounted(self, model: Model, buffers: str) -> Callable[[str], bool]:
@@ -99,13 +108,13 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         is_base = isinstance(p, BaseWeights) and p not in REPLACED_WEIGHTS
         if is_base or isinstance(p, Weighting):
             return "its weights follow from the clients' data"
-        if isinstance(p, Upload) and (self.where == "site" or not p.shortens):
+        if isinstance(p, Upload) and (self.shares_noise or not p.shortens):
             return "it may change the norm of an update after it was clipped, or its noise"
         return ""
 
     def check(self, method: PartLookup, work: Work) -> None:
         super().check(method, work)
-        if self.where == "site" and self.epsilon is not None:
+        if self.shares_noise and self.epsilon is not None:
             raise UnalikeError(
                 f"{self.name}: found epsilon={self.epsilon:g} with where='site'; expected noise_multiplier, which sites agree to"
             )
@@ -116,12 +125,12 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         return ""
 
     def least_cohort(self, settings: StageSettings) -> int:
-        if settings.sampling is None or self.where == "server":
+        if settings.sampling is None or not self.shares_noise:
             return 1
         return max(1, settings.sampling.min_contributions)
 
     def largest_update(self, server_state: Tree) -> float:
-        if self.where == "site":
+        if self.shares_noise:
             return math.inf
         return float(server_state.get("clip", self.clip))
 
@@ -142,7 +151,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         norm = tree.norm({n: client.params[n] - w for n, w in client.received_params.items()})
         # +- 1/2 in place of 1 and 0 halves the sensitivity of the count
         below = (norm <= client.message["clip"]).to(norm.dtype) - 0.5
-        if self.where == "site":
+        if self.shares_noise:
             settings = client.settings
             deviation = self._deviation_of_count(float(self.multipliers(settings)), settings, 1)
             share = deviation / self.least_cohort(settings) ** 0.5
@@ -150,9 +159,11 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         return client.state, {"below": below}
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
-        bound = client.message["clip"] if self.quantile is not None else self.clip
+        bound: Tensor | float = self.clip
+        if self.quantile is not None:
+            bound = client.message["clip"].clamp(MIN_BOUND, MAX_BOUND)
         update = tree.clipped(update, bound)
-        if self.where == "site":
+        if self.shares_noise:
             settings = client.settings
             z = self._multiplier_of_sum(float(self.multipliers(settings)), settings, 1)
             share = z * bound / self.least_cohort(settings) ** 0.5
@@ -209,6 +220,21 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         s = self._deviation_of_count(z, settings, m)
         return (z**-2 - (2 * s) ** -2) ** -0.5
 
+
+def _scored_models(method: PartLookup, settings: StageSettings) -> list[str]:
+    """What a site's scores tell the server of models that it trained without noise."""
+    leaks = [
+        f"{p.name}: sites send scores of their own models, which were trained without noise"
+        for p in method.role(Personalizer)
+    ]
+    if settings.model.buffers:
+        leaks.append("buffers of the model, which are in the scores that sites send")
+    return leaks
+
+
+MIN_BOUND = 1e-20
+MAX_BOUND = 1e20
+"""The bounds that a client takes from a server: with smaller ones noise would be rounded to 0, with larger ones to infinity."""
 
 REPLACED_WEIGHTS = (BySize(), Uniform())
 """Weights that the equal ones of the sum replace."""

@@ -23,12 +23,12 @@ class DPSGD(Privacy, LocalGradient):
     """g = (sum_b min(1, C / ||g_b||) g_b + N(0, (z C)^2 I)) / B, g_b the gradient of one sample of B: DP-SGD (Abadi et al. 2016).
 
     It is the gradient of the local loss in every step (algorithm 1), C is `clip`, z the noise multiplier. Terms that a method
-    adds to the loss (`fedprox`, `feddyn`, `ditto`) are clipped with it, corrections of the gradient (`scaffold`) are not. The
-    data sets of a client are adjacent if a sample's gradients are 0 in one of them; numbers of samples are public. All that
-    follows from the steps is protected, also from the server and for each client by itself: updates, control variates, other
-    messages. Where a client trains a model of its own as well, C bounds both gradients together. Amplification by rounds in
-    which a client does not take part is not claimed. In a federation each site draws its noise and its batches by itself, in
-    secret.
+    adds to the loss (`fedprox`, `feddyn`, `ditto`) are clipped with it, corrections of the gradient (`scaffold`) are not. A
+    gradient whose norm is not finite counts as 0. The data sets of a client are adjacent if a sample's gradients are 0 in one of
+    them; numbers of samples are public. All that follows from the steps is protected, also from the server and for each client by
+    itself: updates, control variates, other messages. Where a client trains a model of its own as well, C bounds both gradients
+    together. Amplification by rounds in which a client does not take part is not claimed. In a federation each site draws its
+    noise and its batches by itself, in secret.
 
     batches: "shuffled": no sample is in two batches of a pass, so a pass is one Gaussian release with z for each sample, and R
         rounds of E epochs are R E of them. "poisson", as in Abadi et al.: of b batches of a pass, a sample is in each one with
@@ -100,6 +100,9 @@ class DPSGD(Privacy, LocalGradient):
         leaks = []
         for p in method.parts:
             why = "" if p is self else _leak(p)
+            is_tuned = isinstance(p, Personalizer) and p.tune() is not None
+            if not why and is_tuned and settings.secret_noise:
+                why = "sites send scores of models that it tunes without noise"
             if why:
                 leaks.append(f"{p.name}: {why}")
         if settings.model.buffers:

@@ -23,6 +23,7 @@ from unalike._utils.tensor_files import (
     read_tensors,
     round_file,
     rounds_of,
+    sweep_files,
     write_bytes,
     write_tensors,
 )
@@ -144,6 +145,7 @@ class RunDirectory:
             ) from None
         busy = f"another process is writing the run in {self.path}; wait until it ends, or choose another folder"
         with locked(self.path, busy):
+            sweep_files(self.path)
             yield
 
     def write_config(self, config: Config) -> None:

@@ -68,8 +68,8 @@ class RunConfig:
 
     `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `method_text` is the
     method as typed: shown, not hashed. `start` says where the initial weights came from; the description has their hash.
-    `recording` changes no number and is not hashed. `federated` is the number of updates that complete a round of a federation; 0
-    in a simulation.
+    `recording` changes no number and is not hashed. `federated` is the number of updates among which the sites of a federation
+    share out noise, at least 1; 0 in a simulation.
     """
 
     plan: Plan

@@ -165,6 +165,11 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
         for part in method.parts_after_upload:
             finish(part, reached)
 
+    # a private method noised what follows from samples: what is not finite even so follows from noise and from the server alone
+    if method.privacy is not None:
+        update = tree.map(tree.finite, update)
+        messages = map_tensors(tree.finite, messages)
+
     # the numbers
     shared_facts = {name: task.context[name] for part in method.parts for name in part.shares}
     steps_made = torch.as_tensor(steps, dtype=task.size.dtype, device=task.size.device)
