@@ -1,4 +1,4 @@
-"""What an option is: a field of a dataclass with its help; how its values are read, written, and left out at their default.
+"""An option as a field of a dataclass with its help; how its values are read, written, and left out at their default.
 
 All options that more than one place knows are declared in `core/options.py`.
 """
