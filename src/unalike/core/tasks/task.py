@@ -102,11 +102,12 @@ class Task:
     # ---- outputs ----
 
     def outputs(self, classes: int | None, label_shape: Sequence[int] = ()) -> int | None:
-        """The number of outputs of a model, for labels of this shape; None for one output and no further dimension.
+        """The number of outputs of a model for this many classes, or labels of this shape; None for one output.
 
         It is the argument `classes` of `ua.model`.
         """
-        return torch.Size(label_shape).numel() if label_shape else None
+        width = torch.Size(label_shape).numel()
+        return None if width == 1 else width
 
     def of(self, classes: Sequence[str] | None) -> Task:
         """The same task with these classes."""
