@@ -19,7 +19,7 @@ from unalike._utils.system.locks import is_locked
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.tensor_files import sweep_files, write_bytes
 from unalike.comparison.comparison import Comparison, client_rounds, labelled, last_rounds
-from unalike.comparison.comparison_json import ComparisonFacts
+from unalike.comparison.comparison_json import COMPARISON_FILE, ComparisonFacts
 from unalike.comparison.cost_estimate import CALIBRATION_ROUNDS, Estimate, calibrate
 from unalike.comparison.earlier_reports import keep_report
 from unalike.comparison.racing.race import CellSeconds, Race, RaceStart
