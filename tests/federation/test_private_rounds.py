@@ -208,7 +208,7 @@ def test_epsilon_of_all_is_that_of_one_kind_and_adds_up_several():
     assert epsilon_of_all({}, 1e-5) == 0
     six = epsilon_of(2.0, ReleaseSampling(1, 1), 6, 1e-5)
     assert epsilon_of_all({everybody: 2}, 1e-5) == pytest.approx(six)
-    assert epsilon_of_all({everybody._replace(noise_multiplier=0.0): 1}, 1e-5) == float("inf")
+    assert epsilon_of_all({replace(everybody, noise_multiplier=0.0): 1}, 1e-5) == float("inf")
     drawn = Release(noise_multiplier=1.0, draw="poisson", share=0.1, count=10)
     alone = epsilon_of(1.0, ReleaseSampling(10, 1, "poisson"), 20, 1e-5)
     assert epsilon_of_all({drawn: 2}, 1e-5) == pytest.approx(alone)
@@ -319,7 +319,7 @@ def test_smallest_delta_of_all_releases_counts(tmp_path):
     assert ledger.epsilon == epsilon_of_all(Counter({release: 2}), 1e-9)
     with pytest.raises(Declined, match="3 updates are in the ledger"):
         ledger.add(release, 1e-9)
-        ledger.add(release._replace(noise_multiplier=0.1), 1e-9)
+        ledger.add(replace(release, noise_multiplier=0.1), 1e-9)
 
 
 # Rounds that do not count ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -53,7 +53,8 @@ class ReleaseSampling:
     sizes: tuple[int, ...] = ()
 
 
-class Release(NamedTuple):
+@dataclass(frozen=True)
+class Release:
     """Gaussian releases of one kind.
 
     Attributes:

@@ -98,6 +98,8 @@ def coordinate(
 DAY_SECONDS = 24 * 3600
 """Seconds between two warnings that a certificate expires."""
 PORT_TAKEN = "end what has the port, or write another one into network.json and tell the sites (`unalike join --address`)"
+FOLLOWING_TERMS = ("message_bytes", "noise_shares")
+"""Terms that follow from the others unless they are given."""
 OWN_MACHINE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
 """Rules of sites that are rehearsed on one machine: their results are those of a simulation, bit for bit."""
 
@@ -164,8 +166,9 @@ def _folder(
         folder = FederationFolder(out)
         federation = folder.federation
         given_terms = dict(terms)
-        if given_terms.get("message_bytes", 0) is None:
-            del given_terms["message_bytes"]
+        for name in FOLLOWING_TERMS:
+            if given_terms.get(name, 0) is None:
+                del given_terms[name]
         has_other_terms = replace(federation, **given_terms) != federation
         earlier_sizes = {site.name: site.samples for site in federation.sites}
         if has_other_terms or earlier_sizes != sizes:

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class PrivacyLedger:
                     f"with another update all private runs here would have epsilon {epsilon:.4g}; site.toml allows {self.limit:g} "
                     f"(epsilon), and {self.updates} updates are in the ledger",
                 )
-        self._journal.add(RELEASED, release=release._asdict(), delta=delta, **where)
+        self._journal.add(RELEASED, release=asdict(release), delta=delta, **where)
         self._flush()
         self._count(release, delta)
 
