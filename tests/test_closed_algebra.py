@@ -18,6 +18,7 @@ HOMES = (
     "methods/",  # the parts, and what methods answer about them
     "core/privacy.py",  # the accounting
     "core/work.py",  # how a Poisson batch is drawn
+    "federation/site/release_ledger.py",  # the accounting of a site, over all runs
     "metrics/named_metrics.py",  # the success of an attack, a metric like others
 )
 """Files and folders where the things themselves are."""

@@ -26,7 +26,7 @@ from unalike.federation.coordinator.run_control import Stopped
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.protocol.messages import Declined
-from unalike.federation.site.privacy_ledger import PrivacyLedger
+from unalike.federation.site.release_ledger import ReleaseLedger
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.federation.site.site_worker import SiteWorker
 
@@ -239,7 +239,7 @@ def test_ledger_has_the_epsilon_of_the_history(tmp_path, method):
     clients = make_clients(SAMPLE_SIZES[:1])
     fed = SmallFederation(tmp_path, clients, method, rounds=2, work=replace(WORK, epochs=2))
     run = fed.run()
-    ledger = PrivacyLedger(tmp_path / "site0" / "privacy.jsonl", limit=100)
+    ledger = ReleaseLedger(tmp_path / "site0" / "privacy.jsonl", limit=100)
     assert ledger.updates == 2
     assert ledger.epsilon == pytest.approx(run.history.last["epsilon"], rel=1e-9)
     assert "of 100 (site.toml) is spent, by 2 updates" in ledger.summary
@@ -300,19 +300,19 @@ def test_crash_before_the_update_leaves_counts_it_and_never_forgets_one(tmp_path
 
 
 def test_damaged_ledger_is_no_empty_one(tmp_path):
-    ledger = PrivacyLedger(tmp_path / "privacy.jsonl", limit=0)
+    ledger = ReleaseLedger(tmp_path / "privacy.jsonl", limit=0)
     release = Release(noise_multiplier=1.0, draw="all", share=1.0, count=1)
     for number in range(3):
         ledger.add(release, 1e-5, round=number)
     lines = (tmp_path / "privacy.jsonl").read_text().splitlines()
     (tmp_path / "privacy.jsonl").write_text("\n".join(lines[1:]) + "\n")
     with pytest.raises(UnalikeError, match="changed, removed or added"):
-        PrivacyLedger(tmp_path / "privacy.jsonl", limit=0)
+        ReleaseLedger(tmp_path / "privacy.jsonl", limit=0)
 
 
 def test_smallest_delta_of_all_releases_counts(tmp_path):
     pytest.importorskip("dp_accounting")
-    ledger = PrivacyLedger(tmp_path / "privacy.jsonl", limit=9.0)
+    ledger = ReleaseLedger(tmp_path / "privacy.jsonl", limit=9.0)
     release = Release(noise_multiplier=2.0, draw="all", share=1.0, count=1)
     ledger.add(release, 1e-9)
     ledger.add(release, 1e-3)

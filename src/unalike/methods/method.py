@@ -181,6 +181,16 @@ class Method(Plan):
         return any(p.releases_once for p in self.parts)
 
     @cached_property
+    def shares_noise(self) -> bool:
+        """Whether each client adds its share of the noise of a sum of several updates."""
+        return any(p.shares_noise for p in self.parts)
+
+    @cached_property
+    def sends_finite_values(self) -> bool:
+        """Whether what a client sends is finite whatever its samples are."""
+        return any(p.sends_finite_values for p in self.parts)
+
+    @cached_property
     def why_no_trials(self) -> str:
         """The reason of the first part that has one why hyperparameters may not be chosen by validation samples of the clients."""
         return next((p.why_no_trials for p in self.parts if p.why_no_trials), "")

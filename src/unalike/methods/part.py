@@ -175,6 +175,8 @@ class Part:
     """The server half also acts in a round in which no client takes part, on an update of zeros."""
     releases_once: ClassVar[bool] = False
     """A client may send one update of a round only: a second one would tell more of its samples."""
+    sends_finite_values: ClassVar[bool] = False
+    """What a client sends is finite whatever its samples are: whether it is would tell of them."""
     simulated_only: ClassVar[str] = ""
     """What the part acts out that no real federation carries out, in words such as "an attack"; empty if there is nothing."""
     why_no_trials: ClassVar[str] = ""
@@ -187,6 +189,11 @@ class Part:
     @property
     def hides_participants(self) -> bool:
         """Whether nobody may know who takes part in a round: server steps with needs = "sums" then see no client's numbers."""
+        return False
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether each client adds its share of the noise of a sum of several updates. Default: no."""
         return False
 
     def least_cohort(self, settings: StageSettings) -> int:

@@ -39,6 +39,7 @@ class Privacy(Part):
     hides_client_numbers: ClassVar[bool] = True
     acts_without_clients: ClassVar[bool] = True
     releases_once: ClassVar[bool] = True
+    sends_finite_values: ClassVar[bool] = True
     why_no_trials: ClassVar[str] = (
         "trials are chosen by the clients' validation samples, which epsilon does not cover; tune the method without its privacy "
         "on public data, and give the values that were found"
@@ -69,11 +70,6 @@ class Privacy(Part):
     def hides_participants(self) -> bool:
         """True where clients are protected: the draw of the cohort amplifies epsilon only while nobody knows it."""
         return not self.per_sample
-
-    @property
-    def shares_noise(self) -> bool:
-        """True where each client adds its share of the noise of a sum of several updates."""
-        return False
 
     def samplings(self, settings: StageSettings) -> Sequence[ReleaseSampling]:
         """The sampling of contributions for each release. No default.

@@ -431,8 +431,9 @@ class NetworkStage:
         """Raise `DiscardedRound` for the round after `done` rounds if a site stands out, else report that none does."""
         number = self._rounds_before + done + 1
         # sites send one update for a round of a private method, so that it cannot be made again: it stays, and its epsilon, too
-        is_private = self.state.method.privacy is not None
-        found = None if is_private else outlier(norms)
+        found = None
+        if not self.state.method.releases_once:
+            found = outlier(norms)
         if found is None:
             if number > self._diverged:
                 self.mailbox.event("diverged model", round=number, why=why)

@@ -97,8 +97,7 @@ def message_limit(run_config: RunConfig) -> int:
 def usual_noise_shares(federation: Federation) -> int:
     """The fewest updates of a round where sites share out the noise of a method among them, else 1."""
     for method in (federation.method, *federation.also):
-        privacy = method_of(plan(method)).privacy
-        if privacy is not None and privacy.shares_noise:
+        if method_of(plan(method)).shares_noise:
             return federation.fewest_updates
     return 1
 

@@ -51,7 +51,7 @@ from unalike.federation.protocol.roster import run_config_of, site_population
 from unalike.federation.secure_aggregation.summands import check_summed, own_weights, summand
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
 from unalike.federation.site.plan_replay import model_of_step, planned_step
-from unalike.federation.site.privacy_ledger import PrivacyLedger
+from unalike.federation.site.release_ledger import ReleaseLedger
 from unalike.federation.site.secure_sums import SecureSums
 from unalike.federation.site.site_folder import JOURNAL, LEDGER, SiteFolder
 from unalike.federation.site.site_policy import NO_RULES, SitePolicy
@@ -111,7 +111,7 @@ class SiteWorker:
         self.folder = SiteFolder(Path(folder))
         self.policy = policy
         self.journal = Journal(self.folder.path / JOURNAL)
-        self.ledger = PrivacyLedger(self.folder.path / LEDGER, policy.epsilon)
+        self.ledger = ReleaseLedger(self.folder.path / LEDGER, policy.epsilon)
         self.done = Event()
         self.number = federation.number(name)
         if public_text(key) != federation.sites[self.number].key:
@@ -437,10 +437,9 @@ class SiteWorker:
 
     def _write_release(self, head: Head, group: ModelGroup) -> None:
         """Enter what a private method is about to release. Raises `Declined` where it would exceed the site's epsilon."""
-        privacy = group.method.privacy
-        assert privacy is not None
-        release = privacy.release_of_round(group.settings)
-        self.ledger.add(release, privacy.delta, run=head.run, step=head.stage, round=head.round)
+        self.ledger.add_update(
+            group.method, group.settings, run=head.run, step=head.stage, round=head.round
+        )
 
     def _mask(self, request: Envelope) -> Answer:
         """Answer a request of secure aggregation that needs no samples."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.nests import map_tensors
+from unalike.core.nests import Nest, map_tensors
 from unalike.core.types import ClientUpdate, PartTrees, Tree
 from unalike.core.views import ClientView, StageSettings
 from unalike.core.work import Work
@@ -165,25 +165,35 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
         for part in method.parts_after_upload:
             finish(part, reached)
 
-    # a private method noised what follows from samples: what is not finite even so follows from noise and from the server alone
-    if method.privacy is not None:
-        update = tree.map(tree.finite, update)
-        messages = map_tensors(tree.finite, messages)
-
     # the numbers
-    shared_facts = {name: task.context[name] for part in method.parts for name in part.shares}
     steps_made = torch.as_tensor(steps, dtype=task.size.dtype, device=task.size.device)
     client_update = ClientUpdate(
-        update=update,
+        update=_sent_values(method, update),
         buffers=shared_buffers,
-        messages=_without_empty(messages),
+        messages=_sent_values(method, _without_empty(messages)),
         size=task.size,
         steps=steps_made,
         weight=settings.work.solver.weight(steps_made),
         loss=torch.zeros_like(trained.loss) if method.hides_client_numbers else trained.loss,
-        shared=shared_facts,
+        shared=_shared_facts(task),
     )
     return client_update, _without_empty(kept)
+
+
+def _sent_values(method: Method, values: Nest) -> Nest:
+    """The values as they are sent: finite where the method promises it, since noise and the server alone decide by then."""
+    if method.sends_finite_values:
+        return map_tensors(tree.finite, values)
+    return values
+
+
+def _shared_facts(task: ClientTask) -> PartTrees:
+    """The client's facts that its parts share with the server, by name."""
+    facts = {}
+    for part in task.method.parts:
+        for name in part.shares:
+            facts[name] = task.context[name]
+    return facts
 
 
 def _difference(task: ClientTask, trained: TrainedClient) -> Tree:

@@ -10,13 +10,15 @@ from unalike._utils.errors import require_extra
 from unalike._utils.journal import Journal, entries
 from unalike._utils.tensor_files import writing
 from unalike.core.privacy import Release, epsilon_of_all
+from unalike.core.views import StageSettings
 from unalike.federation.protocol.messages import Declined
+from unalike.methods.method import Method
 
 RELEASED = "released"
 """The event of an entry: what a private method releases with one update."""
 
 
-class PrivacyLedger:
+class ReleaseLedger:
     """The releases of a site, an entry of a journal for each update, whatever run, method or seed it belongs to.
 
     An entry is on disk before the site trains: a crash may count an update that never left, and forgets none. `limit` is the
@@ -50,6 +52,12 @@ class PrivacyLedger:
         """What is spent of the limit, as a line for the people at the site."""
         spent = f"epsilon {self.epsilon:.3g} of {self.limit:g} (site.toml)"
         return f"{spent} is spent, by {self.updates} updates of private methods"
+
+    def add_update(self, method: Method, settings: StageSettings, **where: Any) -> None:
+        """Write down what an update of a private method releases, as `add`, before it is made."""
+        privacy = method.privacy
+        assert privacy is not None
+        self.add(privacy.release_of_round(settings), privacy.delta, **where)
 
     def add(self, release: Release, delta: float, **where: Any) -> None:
         """Write down the release of one update before it is made. Raises `Declined` where it would exceed the limit.
