@@ -84,6 +84,15 @@ def test_traits_say_which_tasks_something_is_defined_for():
     assert two.offers(TWO_CLASSES) and not find_task("classification").offers(TWO_CLASSES)
 
 
+def test_task_without_its_declarations_raises():
+    class Unfinished(Task):
+        name = "unfinished"
+
+    with pytest.raises(UnalikeError, match="Unfinished does not declare label_type, labels_in_w"):
+        task(Unfinished)
+    assert "unfinished" not in registry
+
+
 def test_own_task_trains_alike_in_loop_and_batched(counts):
     population = clients_with_counts("counts")
     assert population.task == counts and population.y.dtype == torch.float32

@@ -28,7 +28,7 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
 
 
 def take_rows(x: Inputs, index: Tensor) -> Inputs:
-    """The rows `index` [n], in that order: [n, ...]."""
+    """The rows `index` [n], which is on the device of the inputs, in that order: [n, ...]."""
     return map_inputs(lambda t: t.index_select(0, index), x)
 
 

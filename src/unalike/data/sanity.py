@@ -52,7 +52,7 @@ def warnings_of(population: Population) -> list[str]:
             )
 
     # Nearly all data differs within its first samples, so that the others need not be compared.
-    rows = torch.tensor(population.train.values)
+    rows = torch.tensor(population.train.values, device=population.y.device)
     x = population.x
     if len(rows) > 1 and _are_constant(x, rows[:100]) and _are_constant(x, rows):
         warnings.append(

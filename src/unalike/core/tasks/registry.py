@@ -17,6 +17,9 @@ registry = Registry("task", home="unalike.core.tasks")
 TaskName = Annotated[str, AfterValidator(lambda name: find_task(name).name)]
 """The name of a registered task, as a field of a validated class."""
 
+DECLARED = ("name", "label_type", "labels_in_words")
+"""The class attributes of a task without a default."""
+
 T = TypeVar("T", bound=type[Task])
 
 
@@ -27,8 +30,13 @@ def task(cls: T) -> T:
     >>> find_task("regression").metrics
     ('loss', 'rmse', 'mae', 'r2')
 
-    Raises `UnalikeError` if another task has the name.
+    Raises `UnalikeError` if another task has the name, or the class does not declare what every task has to.
     """
+    missing = [name for name in DECLARED if not hasattr(cls, name)]
+    if missing:
+        raise UnalikeError(
+            f"the task {cls.__name__} does not declare {', '.join(missing)}; expected class attributes {', '.join(DECLARED)}"
+        )
     return registry.register(cls.name)(dataclass(frozen=True)(cls))
 
 
