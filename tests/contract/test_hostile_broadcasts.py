@@ -110,10 +110,20 @@ def test_reply_is_finite_and_of_one_shape_for_any_broadcast_and_samples(name, se
     )
     found = _replies(sim, broadcast, odd, generator)
     assert map_tensors(lambda t: (t.shape, t.dtype), found) == shapes
-    map_tensors(lambda t: _assert_finite(t), found)
+    map_tensors(_assert_finite, found)
     assert not found.loss.any()
-    samples = torch.tensor(SIZES)
-    assert found.size.equal(samples.to(found.size.dtype))
+    assert found.size.tolist() == [*SIZES]
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy(label_smoothing=0.1)", "focal(gamma=2.0)"])
+@given(seed=st.integers(0, 2**31), odd=st.lists(st.sampled_from(ODD_NUMBERS), max_size=12))
+@settings(max_examples=10, deadline=None)
+def test_losses_of_the_catalogue_raise_nothing_for_any_values(loss, seed, odd):
+    sim = federation(PRIVATE_PARTS[2], loss=loss)
+    generator = torch.Generator().manual_seed(seed)
+    broadcast = make_broadcast(sim.method, sim.settings, sim.state, len(SIZES), sim.everyone())
+    broadcast = broadcast._replace(params=tree.map(_hostile(generator), broadcast.params))
+    map_tensors(_assert_finite, _replies(sim, broadcast, odd, generator))
 
 
 def _replies(sim, broadcast, odd, generator):

@@ -135,7 +135,7 @@ class Privacy(Part):
         return max(epsilons)
 
     def release_of_round(self, settings: StageSettings) -> Release:
-        """What one client releases with the update of a round, as epsilon counts it.
+        """The releases of one client with the update of a round, as epsilon counts them.
 
         Args:
             settings: Settings of the stage, as that client has them: `settings.sampling.sizes` is its own number of samples.

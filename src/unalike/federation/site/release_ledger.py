@@ -1,4 +1,4 @@
-"""A site's ledger of privacy: what private methods released of its samples, over all runs, and the epsilon of it all."""
+"""A site's ledger of epsilon: the releases of private methods about its samples, over all runs."""
 
 import os
 from collections import Counter
@@ -21,7 +21,7 @@ RELEASED = "released"
 class ReleaseLedger:
     """The releases of a site, an entry of a journal for each update, whatever run, method or seed it belongs to.
 
-    An entry is on disk before the site trains: a crash may count an update that never left, and forgets none. `limit` is the
+    An entry is on disk before the site trains: a crash may count an update that never left, and loses none. `limit` is the
     largest epsilon that all of them may have together, at the smallest of their deltas; 0: none.
     """
 
@@ -49,7 +49,7 @@ class ReleaseLedger:
 
     @property
     def summary(self) -> str:
-        """What is spent of the limit, as a line for the people at the site."""
+        """A line that says what is spent of the limit."""
         spent = f"epsilon {self.epsilon:.3g} of {self.limit:g} (site.toml)"
         return f"{spent} is spent, by {self.updates} updates of private methods"
 
@@ -65,7 +65,7 @@ class ReleaseLedger:
         Args:
             release: What the update releases.
             delta: The delta of its method.
-            where: The run and the round, for people who read the file.
+            where: The run and the round, for readers of the file.
         """
         if self.limit:
             after = self._counts + Counter([release])

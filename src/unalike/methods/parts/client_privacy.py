@@ -222,7 +222,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
 
 
 def _scored_models(method: PartLookup, settings: StageSettings) -> list[str]:
-    """What a site's scores tell the server of models that it trained without noise."""
+    """The models of a site that were trained without noise and show in the scores that it sends."""
     leaks = [
         f"{p.name}: sites send scores of their own models, which were trained without noise"
         for p in method.role(Personalizer)
