@@ -83,16 +83,17 @@ def superlink(
         "port": port,
         "behind": inside,
         "body_bytes": PIECE_BYTES,
-        "keys": [key.decode() for key in keys.values()],
+        "keys": {name: key.decode() for name, key in keys.items()},
         "certificate": certificate,
         "key": key_file,
         "authority": authority_file,
         "minute_bytes": 64 * (message_bytes + PIECE_BYTES),
+        "reply_bytes": message_bytes + PIECE_BYTES,
     }
     settings_file = folder / "gateway.json"
     write_bytes(settings_file, json.dumps(settings, indent=1).encode())
-    # -I -S: nothing but the standard library is imported where strangers' bytes are parsed
-    gateway_command = [sys.executable, "-I", "-S", gateway.__file__, str(settings_file)]
+    # -I: no module of the folder or the environment is imported where strangers' bytes are parsed
+    gateway_command = [sys.executable, "-I", gateway.__file__, str(settings_file)]
     supervisor.start("gateway", gateway_command)
     supervisor.wait_until(
         lambda: _listens(host, port), f"listening at {host}:{port}", READY_SECONDS
