@@ -713,3 +713,19 @@ def test_mailbox_noisy_site_makes_limited_events():
     for i in range(5 * REMEMBERED_REQUESTS):
         post.send("site0", ("ask", {"number": i}, {}))
     assert len(post._pending["site0"]) == REMEMBERED_REQUESTS
+
+
+def test_mailbox_reports_texts_of_sites_without_control_characters():
+    """A1: a head of another run, which the site has signed, holds a text of its own."""
+    clients = make_clients()
+    found = []
+    mailbox = Mailbox(
+        federation_of(clients),
+        COORDINATOR,
+        InMemoryTransport({}),
+        "run",
+        Control(),
+        lambda kind, **details: found.append(details),
+    )
+    mailbox.report("refused", "site0", "of run \x1b[2J\nother")
+    assert found[0]["why"] == "of run  [2J other"

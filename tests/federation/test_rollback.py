@@ -170,6 +170,11 @@ def test_audit_log_holds_commands_starts_refusals_and_keys(tmp_path, monkeypatch
     assert events.count("admitted") == 3 and events.count("refused") == 2
     assert found[2]["command"] == "run" and found[1]["versions"]["protocol"]
     assert all(entry["user"] for entry in found)
+    # A1: what a site sends neither forges a line nor a value, nor acts on the terminal
+    folder.audit("refused", client="site2", why="\x1b[2J x\n2026-11-29 07:00:00 revoked client=x")
+    shown = CliRunner().invoke(app, ["audit", str(folder.path)])
+    assert "\x1b" not in shown.output and "\n2026-11-29 07:00:00" not in shown.output
+    assert 'why=" [2J x 2026-11-29 07:00:00 revoked client=x"' in shown.output
     shown = CliRunner().invoke(app, ["audit", str(folder.path)])
     assert (
         shown.exit_code == 0 and "revoked user=" in shown.output and "client=site2" in shown.output

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.printable import all_printable, printable
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import sweep
 from unalike.core.codec import Facts
@@ -21,7 +22,7 @@ from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import Control, OperatorCommands, Stopped
 from unalike.federation.coordinator.run_pages import UNTESTED, write_pages
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, printable, versions
+from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, versions
 from unalike.federation.protocol.roster import (
     Roster,
     SampleCounts,
@@ -181,7 +182,11 @@ class Coordinator:
         )
 
     def _event(self, kind: str, **details: Any) -> None:
-        """Write an event down in the run's folder; some are for the audit log, too, and some for the operator to read."""
+        """Write an event down in the run's folder; some are for the audit log, too, and some for the operator to read.
+
+        What a site has sent is in it without control characters.
+        """
+        details = all_printable(details)
         self.directory.event(kind, **details)
         if kind in ANNOUNCED_EVENTS or kind in AUDIT_ONLY_EVENTS:
             self.audit(kind, **details)

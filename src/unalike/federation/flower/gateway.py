@@ -146,6 +146,7 @@ class Settings:
     reply_bytes: int
     head_bytes: int = 16 * 1024
     head_seconds: float = 10.0
+    farewell_seconds: float = 1.0
     idle_seconds: float = 120.0
     piece_seconds: float = 30.0
     connections: int = 2000
@@ -245,6 +246,7 @@ class Gateway:
             settings.port,
             ssl=context,
             ssl_handshake_timeout=settings.head_seconds,
+            ssl_shutdown_timeout=settings.farewell_seconds,
             limit=settings.head_bytes,
             backlog=512,
         )
