@@ -45,6 +45,7 @@ ANNOUNCED_EVENTS = {
     "refused": "{client} was refused: {why}",
     "discarded": "discarded, {why}; made again without {client}, whose update is {times} times as large as usual",
     "diverged model": "{why}, and no site stands out by the size of its update: a lower learning rate may help",
+    "outlying loss": "{client}: {why}",
     "no quorum": "{sound} valid answers, {quorum} make a round; the sites that are missing are asked again",
     "paused": "paused: {why}; goes on when the sites are back, or by `unalike federation resume FOLDER`",
     "resumed": "goes on",

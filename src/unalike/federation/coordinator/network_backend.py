@@ -224,7 +224,7 @@ class NetworkStage:
             make_states=lambda *_: ClientStates({}),
             keeps_updates=self._keeps_updates,
         )
-        self.evaluator = FederatedEvaluator(run_config)
+        self.evaluator = FederatedEvaluator(run_config, self._report_loss)
 
         self._norm_guard = NormGuard(mailbox.federation.guard)
         self._norms: dict[str, Norms] = {}
@@ -408,6 +408,10 @@ class NetworkStage:
             if not all(bool(value.isfinite().all()) for value in values.values()):
                 return False
         return True
+
+    def _report_loss(self, client: int, why: str) -> None:
+        """Tell of a site whose loss does not count as it was sent."""
+        self.mailbox.report("outlying loss", self.mailbox.federation.sites[client].name, why)
 
     def _check_losses(self, losses: Mapping[str, float]) -> None:
         """Discard the round that the models come from if the losses that sites report of them are implausible."""
