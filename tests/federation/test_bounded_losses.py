@@ -128,7 +128,7 @@ def test_honest_losses_give_the_round_and_model_of_the_simulation(tmp_path):
     ours, theirs = fed.run(), fed.simulated(select="best")
     assert not fed.events("outlying loss") and ours.selected == theirs.selected
     for name in ("loss", "rmse", "mae", "val_loss", "val_rmse"):
-        np.testing.assert_allclose(ours.history.rounds[name], theirs.history.rounds[name], 1e-12)
+        np.testing.assert_allclose(ours.history.rounds[name], theirs.history.rounds[name], 1e-6)
     for group, tensors in states(theirs).items():
         for name, t in tensors.items():
             assert torch.equal(states(ours)[group][name], t), name
