@@ -636,9 +636,9 @@ class FederationOptions:
     guard: Annotated[
         NotNegative,
         Help(
-            "Refuse updates with a norm of more than so many times the usual one; 0 refuses none."
+            "Scale down updates with a norm of more than so many times the usual one; 0 scales none."
         ),
-    ] = 10.0
+    ] = 3.0
     max_weight: Annotated[
         float,
         Gt(0),

@@ -43,6 +43,7 @@ from unalike.training.validation import RefusedUpdate
 ANNOUNCED_EVENTS = {
     "absent": "{client}: {why}",
     "refused": "{client} was refused: {why}",
+    "scaled down": "{client}: {why}",
     "discarded": "discarded, {why}; made again without {client}, whose update is {times} times as large as usual",
     "diverged model": "{why}, and no site stands out by the size of its update: a lower learning rate may help",
     "outlying loss": "{client}: {why}",
