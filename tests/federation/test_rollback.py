@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from small_federation import SmallFederation, make_clients, states
@@ -81,6 +83,23 @@ def test_site_with_most_of_the_weight_is_named_and_refused_above_the_largest_sha
         match="site0 has 40 of 52 training samples, 77% of the weight; expected at most 60%",
     ):
         fed.run()
+
+
+def test_site_gains_no_majority_by_its_word_alone(tmp_path):
+    """B9: a claim of most samples needs a number that a person has written down."""
+    from unalike.core.options import MAX_SAMPLES
+
+    sizes = ((40, 8), (12, 6), (14, 6))
+    fed = SmallFederation(tmp_path, make_clients(sizes))
+    known = fed.federation
+    sites = tuple(replace(site, samples=MAX_SAMPLES) for site in known.sites)
+    fed.federation = replace(known, sites=sites)
+    with pytest.raises(
+        UnalikeError, match=r"site0 claims 40 of 66 training samples.*samples in fed"
+    ):
+        fed.run()
+    fed.federation = known
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3]
 
 
 def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_path):

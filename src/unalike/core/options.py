@@ -595,6 +595,10 @@ class TuningOptions:
     jobs: Annotated[int, Help("Number of trials at a time, in processes of their own.")] = 1
 
 
+MAX_SAMPLES = 1_000_000
+"""Largest number of training samples that a site of a federation may claim, where nobody has said how many it has."""
+
+
 @dataclass(frozen=True)
 class FederationOptions:
     """The rounds of a federation over a network."""

@@ -12,9 +12,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli.flags import AsJson
-
-MAX_SAMPLES = 1_000_000
-"""Largest number of training samples of a site about which nothing is known."""
+from unalike.core.options import MAX_SAMPLES
 
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 HELP = {

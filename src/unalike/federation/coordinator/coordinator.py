@@ -10,6 +10,7 @@ from unalike._utils.printable import all_printable, printable
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import sweep
 from unalike.core.codec import Facts
+from unalike.core.options import MAX_SAMPLES
 from unalike.core.types import Tree
 from unalike.data.client_data import SPLITS
 from unalike.engine.threads import threads_for
@@ -316,6 +317,7 @@ class Coordinator:
                     "the share"
                 )
             if share > WARNED_SHARE:
+                self._check_claim(name, counts.train, total, len(sites))
                 self._event(
                     "large share",
                     round=0,
@@ -323,6 +325,16 @@ class Coordinator:
                     samples=counts.train,
                     percent=round(100 * share),
                 )
+
+    def _check_claim(self, name: str, claimed: int, total: int, sites: int) -> None:
+        """Raise `UnalikeError` for a site with most of the weight by its word alone. Of two sites one always has half or more."""
+        enrolled = self.federation.sites[self.federation.number(name)]
+        if sites > 2 and enrolled.samples >= MAX_SAMPLES:
+            raise UnalikeError(
+                f"{name} claims {claimed} of {total} training samples, most of the weight, and nobody has said how many it has: "
+                f"write its number as samples in federation.toml if it is right, or revoke the site; `unalike federation init` "
+                "takes numbers from --summary or --sites north:120"
+            )
 
 
 Log = Callable[[str], None]

@@ -26,16 +26,17 @@ class UpdateStore:
     def scale(self, client: int, factors: Mapping[str, float]) -> None:
         """Multiply objects of an update, named as in `Norms`, by factors of less than 1.
 
-        Whole numbers stay. Of an encoded update the floating-point numbers are scaled: what is decoded then is smaller by the factor
-        or, where two of them are multiplied, by more.
+        Whole numbers stay. Of an encoded update the floating-point numbers are scaled: what is decoded then is smaller by the
+        factor or, where two of them are multiplied, by more.
         """
         scaled = {}
         for name, t in self._tree(client).items():
             kind, _, _ = name.partition("/")
             what = kind.replace(MESSAGES, "message of ", 1)
-            factor = factors.get(what)
-            is_scaled = factor is not None and t.is_floating_point()
-            scaled[name] = (t.double() * factor).to(t.dtype) if is_scaled else t
+            if what in factors and t.is_floating_point():
+                scaled[name] = (t.double() * factors[what]).to(t.dtype)
+            else:
+                scaled[name] = t
         write_tensors(self._file(client), scaled)
 
     def row(self, client: int) -> ClientUpdate:

@@ -13,6 +13,12 @@ from unalike.training.server.update_checks import MIN_SUSPICIOUS_LOSS, OVERSIZED
 MAX_KEPT_NORMS = 100
 """Norms of accepted updates that the median includes."""
 
+LEAST_NORMS = 5
+"""With fewer norms, in the first rounds of few sites, the median says little of what is usual."""
+
+FIRST_MULTIPLE = 10.0
+"""The least multiple of the median that is scaled down there."""
+
 MESSAGE_ALLOWANCE = 10.0
 """Messages and buffers may differ so many times more than updates: a client's control variates honestly do."""
 
@@ -33,12 +39,15 @@ class NormGuard:
     u <- u median / ||u|| where ||u|| > multiple * median, of the norms of this round and the last accepted ones: an update that is
     far too large counts as a usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count
     as `multiple` usual ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the
-    measure. A site with k times the usual number of steps may send k times as much.
+    measure. A site with k times the usual number of steps may send k times as much. With fewer than `LEAST_NORMS` norms, the
+    multiple is `FIRST_MULTIPLE` at least.
 
     Messages and buffers have `MESSAGE_ALLOWANCE` times as much room, and are never scaled below `MESSAGE_SHARE` of the norm of the
-    model's parameters: the control variates of a model that has converged are tiny, and honest ones then differ much. The median of a minority's exaggerations is the majority's. A scaled-up update is bounded by this, one of ordinary
-    size that points somewhere else (sign flip, label flip) is not: that takes a robust aggregator. An update of zero is refused
-    where others move: a site that returns the model unchanged has trained nothing.
+    model's parameters: the control variates of a model that has converged are tiny, and honest ones then differ much.
+
+    The median of a minority's exaggerations is the majority's. A scaled-up update is bounded by this, one of ordinary size that
+    points somewhere else (sign flip, label flip) is not: that takes a robust aggregator. An update of zero is refused where others
+    move: a site that returns the model unchanged has trained nothing.
 
     Source: norm clipping (Sun et al. 2019, "Can you really backdoor federated learning?", section 4), here with a median.
     """
@@ -75,10 +84,13 @@ class NormGuard:
             usual = self._usual(what, norm_of)
             if not usual > 0:
                 continue
+            multiple = self.multiple
+            if len(norm_of) + len(self.seen.get(what, [])) < LEAST_NORMS:
+                multiple = max(multiple, FIRST_MULTIPLE)
             for site, norm in norm_of.items():
                 # who makes k times as many steps may move k times as far
                 expected = usual * max(1.0, steps.get(site, usual_steps) / usual_steps)
-                limit = self.multiple * expected
+                limit = multiple * expected
                 if what != "update":
                     floor = MESSAGE_SHARE * params_norm
                     expected = max(expected, floor)
