@@ -222,6 +222,8 @@ def test_messages_that_are_no_replies_do_not_reach_superlink(echo_network):
         echo_network.transport.flush()
         request = hostile.receive()
         assert request is not None
+        # to ask for a request where there is none allows nothing
+        assert [hostile.receive() for _ in range(4)] == [None] * 4
         tree = ObjectTree(object_id="0" * 64)
         for destination in (hostile.node, 1):
             push = PushMessagesRequest(
