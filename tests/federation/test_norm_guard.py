@@ -19,7 +19,7 @@ def test_norm_guard_matches_hand_computed_values():
     guard.accept({"a": {"update": 1.0}, "b": {"update": 2.0}})
     # the median now runs over 1, 2 of the first round and 5, 5, 5 of this one
     assert guard.scaled_norms({key: {"update": 5.0} for key in "abc"}) == {}
-    # over 1, 2, and 9, which are few: 2, and ten times as much is allowed
+    # over 1, 2, and the norm of one site alone, which may be ten times the median
     assert guard.scaled_norms({"b": {"update": 19.0}}) == {}
     assert guard.scaled_norms({"b": {"update": 21.0}}) == {"b": {"update": 2.0}}
     guard.accept({key: {"update": 5.0} for key in map(str, range(2 * MAX_KEPT_NORMS))})

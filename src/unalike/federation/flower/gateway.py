@@ -10,10 +10,9 @@ signed. A stranger has no connection to Flower, and when there are too many of t
 a site out. A key has a few connections, of which a new one closes the oldest, and an allowance of bytes and activations a minute.
 
 Of messages only replies are passed, one at a time, of the node that the request names, which Flower compares with the key:
-SuperLink would store every other message for ever. For each request that a site has fetched it may send as many bytes as a message
-may have.
-Ids and types have a maximum length, and the tree of objects of a message must be that of our messages: SuperLink would write out
-a tree in which objects occur again and again, of more nodes than memory holds.
+SuperLink would store every other message for ever. Once a site has fetched a request it may send as many bytes as a message may
+have, until it fetches the next. Ids and types have a maximum length, and the tree of objects of a message must be that of our
+messages: SuperLink would write out a tree in which objects occur again and again, of more nodes than memory holds.
 
 It writes one line a minute with the numbers of rejections, its own and Flower's.
 
@@ -90,8 +89,6 @@ TYPE = b"train"
 """The type of all messages."""
 SUPERLINK = 1
 """The number of the node to which replies are sent."""
-FETCHED_AHEAD = 4
-"""Requests that a site has fetched and not answered count up to this number."""
 NUMBER = 0
 """Kind of a protobuf field: a number of variable length."""
 EIGHT_BYTES = 1
@@ -195,11 +192,6 @@ class Site:
             if length > self.reply_bytes:
                 raise Rejected("429 Too Many Requests", "more bytes than a reply may have")
             self.reply_bytes -= length
-
-    def fetched_request(self, settings: Settings) -> None:
-        """Allow a reply to one more request."""
-        most = FETCHED_AHEAD * settings.reply_bytes
-        self.reply_bytes = min(most, self.reply_bytes + settings.reply_bytes)
 
     def add_connection(self, task: asyncio.Task[None], most: int) -> None:
         """Count a connection. With too many the oldest is closed: a site that lost its connection must get in again."""
@@ -456,9 +448,9 @@ class Gateway:
                 left = int(answer[2])
                 if status.startswith("4"):
                     self.rejected[f"{status} of Flower to {head.site.name}"] += 1
-                # The answer is empty where there is no request.
+                # The answer is empty where there is no request. A site answers one before it fetches the next.
                 if status == "200" and head.path == PULL_MESSAGES and left:
-                    head.site.fetched_request(self.settings)
+                    head.site.reply_bytes = self.settings.reply_bytes
                 target.write(text)
                 while left:
                     piece = await source.read(min(PIECE_BYTES, left))

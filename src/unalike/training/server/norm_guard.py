@@ -13,10 +13,10 @@ from unalike.training.server.update_checks import MIN_SUSPICIOUS_LOSS, OVERSIZED
 MAX_KEPT_NORMS = 100
 """Norms of accepted updates that the median includes."""
 
-LEAST_NORMS = 5
-"""With fewer norms, in the first rounds of few sites, the median says little of what is usual."""
+LEAST_SITES = 3
+"""With fewer sites in a round the median is the smaller norm of two, and nobody knows which one is wrong."""
 
-FIRST_MULTIPLE = 10.0
+MULTIPLE_OF_TWO = 10.0
 """The least multiple of the median that is scaled down there."""
 
 MESSAGE_ALLOWANCE = 10.0
@@ -39,8 +39,8 @@ class NormGuard:
     u <- u median / ||u|| where ||u|| > multiple * median, of the norms of this round and the last accepted ones: an update that is
     far too large counts as a usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count
     as `multiple` usual ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the
-    measure. A site with k times the usual number of steps may send k times as much. With fewer than `LEAST_NORMS` norms, the
-    multiple is `FIRST_MULTIPLE` at least.
+    measure. A site with k times the usual number of steps may send k times as much. With fewer than `LEAST_SITES` sites
+    the multiple is `MULTIPLE_OF_TWO` at least.
 
     Messages and buffers have `MESSAGE_ALLOWANCE` times as much room, and are never scaled below `MESSAGE_SHARE` of the norm of the
     model's parameters: the control variates of a model that has converged are tiny, and honest ones then differ much.
@@ -85,8 +85,8 @@ class NormGuard:
             if not usual > 0:
                 continue
             multiple = self.multiple
-            if len(norm_of) + len(self.seen.get(what, [])) < LEAST_NORMS:
-                multiple = max(multiple, FIRST_MULTIPLE)
+            if len(norm_of) < LEAST_SITES:
+                multiple = max(multiple, MULTIPLE_OF_TWO)
             for site, norm in norm_of.items():
                 # who makes k times as many steps may move k times as far
                 expected = usual * max(1.0, steps.get(site, usual_steps) / usual_steps)
