@@ -8,15 +8,20 @@ import ssl
 import time
 import tracemalloc
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr")
 
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+from cryptography.hazmat.primitives.hashes import SHA256
 from flwr.app import ConfigRecord, Message
+from flwr.proto.error_pb2 import Error
 from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import Metadata, ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.task_identity import TaskIdentity
 from in_memory_transport import InMemoryTransport
@@ -33,7 +38,14 @@ from unalike.federation.flower.internals import RunMessages
 from unalike.federation.security import certificates
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
-LIMITS = {"body_bytes": 600, "minute_bytes": 1000, "connections_per_address": 3}
+LIMITS = {
+    "body_bytes": 600,
+    "minute_bytes": 1000,
+    "reply_bytes": 1000,
+    "connections_per_address": 3,
+    "connections_per_key": 100,
+}
+NODE_KEYS = {name: certificates.node_key() for name in ("north", "south", "stranger")}
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +58,25 @@ def files(tmp_path_factory):
     return folder
 
 
-class Door:
-    """A gateway in this process in front of a server that accepts everything."""
+def signed(name, signer=None, seconds=0.0):
+    """The fields of a head with a site's public key, signed by this `signer`, or the site itself, so many seconds ago."""
+    timestamp = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat().encode()
+    signature = NODE_KEYS[signer or name].sign(timestamp, ECDSA(SHA256()))
+    key = certificates.public_pem(NODE_KEYS[name])
+    return b"flwr-public-key: %s\r\nflwr-timestamp: %s\r\nflwr-signature: %s\r\n" % (
+        base64.b64encode(key),
+        timestamp,
+        base64.b64encode(signature),
+    )
 
-    def __init__(self, files, keys, **limits):
-        self.files, self.keys, self.limits, self.passed, self.behind = (
-            files,
-            keys,
-            LIMITS | limits,
-            [],
-            0,
-        )
+
+class Door:
+    """A gateway in this process in front of a server that accepts everything, and has requests `waiting` for sites."""
+
+    def __init__(self, files, names, **limits):
+        self.files, self.limits, self.passed, self.behind = files, LIMITS | limits, [], 0
+        self.keys = {name: certificates.public_pem(NODE_KEYS[name]).decode() for name in names}
+        self.waiting = 0
 
     async def __aenter__(self):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -82,13 +102,18 @@ class Door:
         self.behind += 1
         while head := await reader.readuntil(b"\r\n\r\n"):
             refuses = b"/activate-node " in head
+            fetches = b"/pull-messages " in head and self.waiting > 0
+            self.waiting -= fetches
             length = next(
                 int(f.split(b":")[1])
                 for f in head.lower().split(b"\r\n")
                 if f.startswith(b"content-length")
             )
             self.passed.append(len(await reader.readexactly(length)))
-            writer.write(OK.replace(b"200 OK", b"412 Precondition Failed") if refuses else OK)
+            answer = OK.replace(b"200 OK", b"412 Precondition Failed") if refuses else OK
+            writer.write(
+                answer.replace(b"length: 0", b"length: 7") + b"request" if fetches else answer
+            )
 
     async def connect(self):
         trusting = ssl.create_default_context(cafile=self.files / "ca.pem")
@@ -96,15 +121,18 @@ class Door:
             "127.0.0.1", self.port, ssl=trusting, server_hostname="localhost"
         )
 
-    async def post(self, key, length, what=b"pull-messages"):
-        """The response status for a request with this key and length, over a new connection."""
+    async def post(self, name, length, what=b"pull-messages", body=None, fields=None):
+        """The response status for a request of a site with this length, over a new connection."""
         reader, writer = await self.connect()
-        shown = base64.b64encode(key.encode())
-        head = b"POST /v1/fleet/" + what + b" HTTP/1.1\r\nflwr-public-key: " + shown
-        writer.write(head + b"\r\ncontent-length: %d\r\n\r\n" % length + b"x" * length)
+        body = b"x" * length if body is None else body
+        writer.write(head_of(what, len(body), signed(name) if fields is None else fields) + body)
         status = int((await reader.readline()).split()[1])
         writer.close()
         return status
+
+
+def head_of(what, length, fields):
+    return b"POST /v1/fleet/%s HTTP/1.1\r\n%scontent-length: %d\r\n\r\n" % (what, fields, length)
 
 
 def test_gateway_key_over_allowance_is_rejected_alone(files, monkeypatch):
@@ -168,10 +196,8 @@ def test_gateway_full_of_strangers_lets_enrolled_key_in(files):
     async def visits():
         async with Door(files, ["north"], strangers=3, connections_per_address=100) as door:
             kept = await door.connect()
-            request = (
-                b"POST /v1/fleet/a HTTP/1.1\r\nflwr-public-key: %s\r\ncontent-length: 0\r\n\r\n"
-            )
-            kept[1].write(request % base64.b64encode(b"north"))
+            request = head_of(b"a", 0, signed("north"))
+            kept[1].write(request)
             assert await kept[0].readuntil(b"\r\n\r\n") == OK
             silent = await asyncio.gather(
                 *(door.connect() for _ in range(20))
@@ -180,7 +206,7 @@ def test_gateway_full_of_strangers_lets_enrolled_key_in(files):
                 await asyncio.sleep(0.01)
             assert len(door.gateway.strangers) == 3
             assert await door.post("north", 1) == 200
-            kept[1].write(request % base64.b64encode(b"north"))
+            kept[1].write(request)
             assert await kept[0].readuntil(b"\r\n\r\n") == OK
             for _, writer in (kept, *silent):
                 writer.close()
@@ -205,7 +231,7 @@ def test_gateway_reports_rejections(files, capfd):
                 "rejected 5: 3 x 401 Unauthorized from 127.0.0.1, 1 x 413 Content Too Large from 127.0.0.1"
                 in said
             )
-            assert ", 1 x 412 of Flower to 127.0.0.1" in said, "a key that is in use already"
+            assert ", 1 x 412 of Flower to north" in said, "a key that is in use already"
 
     asyncio.run(visits())
 
@@ -223,39 +249,239 @@ def test_gateway_counts_ipv6_by_network(address, counts_as):
     assert gateway.network(address) == counts_as
 
 
+NODE = 2**63 + 5
+
+
 def tree(name, *children):
-    return ObjectTree(object_id=name, children=children)
+    return ObjectTree(object_id=name.rjust(64, "0"), children=children)
+
+
+WHOLE = tree("a", tree("b", tree("0"), tree("1")))
+"""The objects of a message of two records."""
+
+
+def reply(**other):
+    """A reply of the node `NODE` as our sites send it; `other` are other values of its metadata."""
+    metadata = {
+        "run_id": 7,
+        "message_id": "a" * 64,
+        "src_node_id": NODE,
+        "dst_node_id": 1,
+        "reply_to_message_id": "b" * 64,
+        "ttl": 3600.0,
+        "message_type": "train",
+        "created_at": 1.8e9,
+    }
+    return ProtoMessage(metadata=Metadata(**(metadata | other)))
+
+
+def push(messages=None, trees=(WHOLE,), **other):
+    messages = [reply()] if messages is None else messages
+    request = PushMessagesRequest(
+        node=Node(node_id=NODE), messages_list=messages, message_object_trees=trees, **other
+    )
+    return request.SerializeToString()
 
 
 @pytest.mark.parametrize(
     ("trees", "passes"),
     [
-        ([], True),
-        ([tree("message")], True),  # the report of an error
-        ([tree("message", tree("records", tree("0"), tree("1")))], True),
-        ([tree("message", tree("records", tree("0"), tree("0")))], False),
-        ([tree("message", tree("records", tree("records")))], False),
-        ([tree("message", tree("records"), tree("records"))], False),
-        ([tree("message", tree("records", tree("0", tree("1"))))], False),
-        ([tree("message"), tree("message")], False),
+        ([], False),
+        ([tree("a")], True),
+        ([WHOLE], True),
+        ([tree("a", tree("b", tree("0"), tree("0")))], False),
+        ([tree("a", tree("b", tree("b")))], False),
+        ([tree("a", tree("b"), tree("c"))], False),
+        ([tree("a", tree("b", tree("0", tree("1"))))], False),
+        ([tree("a"), tree("b")], False),
+        ([tree("x")], False),
+        ([tree("0" * 300)], False),
     ],
 )
 def test_gateway_passes_only_trees_of_messages(trees, passes):
     """SuperLink would write out what is listed several times, at every level again."""
-    request = PushMessagesRequest(
-        node=Node(node_id=2**63), message_object_trees=trees, clientapp_runtime_list=[0.5]
-    )
     with nullcontext() if passes else pytest.raises(gateway.Rejected, match="400"):
-        gateway.check_tree(request.SerializeToString())
+        gateway.check_push(push(trees=trees))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        push([]),
+        push([reply(), reply()]),
+        push([reply(reply_to_message_id="")]),
+        push([reply(reply_to_message_id="b" * 63)]),
+        push([reply(reply_to_message_id="B" * 64)]),
+        push([reply(src_node_id=1)]),
+        push([reply(src_node_id=NODE + 1)]),
+        push([reply(dst_node_id=NODE)]),
+        push([reply(message_type="query")]),
+        push([reply(message_type="x" * 200_000)]),
+        push([reply(message_id="x" * 1000)]),
+        push([reply(group_id="g")]),
+        push([ProtoMessage(metadata=reply().metadata, error=Error(code=1, reason="x" * 1000))]),
+        push(clientapp_runtime_list=[0.5]),
+        push() + push(),
+        push() + b"\x0a\x02\x08\x01",
+        push() + b"\x7a\x03abc",
+    ],
+)
+def test_gateway_passes_only_replies_of_the_node(body):
+    """N1, N2: SuperLink stores all other messages for ever, and writes long types into its log."""
+    gateway.check_push(push())
+    with pytest.raises(gateway.Rejected, match="400"):
+        gateway.check_push(body)
 
 
 @pytest.mark.parametrize(
     "body",
     [b"\x1a", b"\x1a\x05ab", b"\x1b", b"\x1c", b"\xff" * 20, b"\x19\x00", b"\x1a\x02\x12\x09"],
 )
-def test_gateway_broken_tree_is_rejected(body):
+def test_gateway_broken_message_is_rejected(body):
     with pytest.raises(gateway.Rejected, match="400"):
-        gateway.check_tree(body)
+        gateway.check_push(body)
+    with pytest.raises(gateway.Rejected, match="400"):
+        gateway.check_object(body, len(body))
+
+
+@pytest.mark.parametrize(
+    ("other", "passes"),
+    [
+        ({}, True),
+        ({"object_content": b"x" * 5000}, True),
+        ({"object_id": "c" * 63}, False),
+        ({"object_id": "c" * 5000}, False),
+        ({"session_id": "s" * 200}, False),
+    ],
+)
+def test_gateway_passes_only_records_with_short_ids(other, passes):
+    usual = {
+        "run_id": 7,
+        "object_id": "c" * 64,
+        "object_content": b"x" * 40,
+        "session_id": "s" * 36,
+    }
+    body = PushObjectRequest(node=Node(node_id=NODE), **(usual | other)).SerializeToString()
+    with nullcontext() if passes else pytest.raises(gateway.Rejected, match="400"):
+        gateway.check_object(body[: gateway.OBJECT_HEAD_BYTES], len(body))
+
+
+def test_gateway_public_key_without_signature_gives_nothing(files):
+    """N3: heads with a site's key that another one signed neither lock the site out nor reach Flower."""
+
+    async def visits():
+        async with Door(files, ["north"]) as door:
+            shown = b"flwr-public-key: %s\r\n" % base64.b64encode(door.keys["north"].encode())
+            for fields in (
+                shown,
+                signed("north", signer="stranger"),
+                signed("north", seconds=400.0),
+                signed("north", seconds=-60.0),
+                signed("north").replace(b"signature: ", b"signature: %"),
+                shown + signed("stranger").partition(b"\r\n")[2],
+                signed("north") + signed("north"),
+            ):
+                status = await door.post("north", 400, fields=fields)
+                assert status == (400 if fields.count(b"flwr-public-key") > 1 else 401), fields
+            assert door.behind == 0 and not door.gateway.strangers
+            assert [await door.post("north", 500) for _ in range(2)] == [200, 200]
+
+    asyncio.run(visits())
+
+
+def test_gateway_connection_belongs_to_the_key_that_signed_its_first_head(files):
+    async def visits():
+        async with Door(files, ["north", "south"]) as door:
+            reader, writer = await door.connect()
+            writer.write(head_of(b"a", 0, signed("north")))
+            assert await reader.readuntil(b"\r\n\r\n") == OK
+            # Flower looks at the further signatures
+            writer.write(head_of(b"a", 0, signed("north", signer="stranger")))
+            assert await reader.readuntil(b"\r\n\r\n") == OK
+            writer.write(head_of(b"a", 0, signed("south")))
+            assert b"401" in await reader.readline()
+            writer.close()
+
+    asyncio.run(visits())
+
+
+def test_gateway_new_connection_of_a_key_closes_its_oldest(files):
+    """N3: a key has a few connections; a site that has lost all of them gets in at once."""
+
+    async def visits():
+        async with Door(
+            files, ["north", "south"], connections_per_key=2, connections_per_address=9
+        ) as door:
+            connections = []
+            for name in ("south", "north", "north", "north"):
+                reader, writer = await door.connect()
+                writer.write(head_of(b"a", 0, signed(name)))
+                assert await reader.readuntil(b"\r\n\r\n") == OK
+                connections.append((reader, writer))
+            assert await connections[1][0].read() == b""
+            for reader, writer in (connections[0], *connections[2:]):
+                name = "south" if reader is connections[0][0] else "north"
+                writer.write(head_of(b"a", 0, signed(name)))
+                assert await reader.readuntil(b"\r\n\r\n") == OK
+                writer.close()
+
+    asyncio.run(visits())
+
+
+def test_gateway_site_sends_as_many_bytes_as_replies_to_its_requests_may_have(files):
+    """N1: nothing without a request, then once the allowance for each, whatever minute it is."""
+    body = push()
+    record = PushObjectRequest(
+        node=Node(node_id=NODE), run_id=7, object_id="c" * 64, object_content=b"x" * 300
+    ).SerializeToString()
+
+    async def visits():
+        limits = {"reply_bytes": len(body) + len(record), "minute_bytes": 10**6}
+        async with Door(files, ["north", "south"], **limits) as door:
+
+            async def send(what, content, name="north"):
+                return await door.post(name, 0, what, body=content)
+
+            assert await send(b"push-messages", body) == 429
+            door.waiting = 1
+            assert await door.post("north", 0) == 200
+            assert await send(b"push-messages", body) == 200
+            assert await send(b"push-object", record) == 200
+            assert await send(b"push-object", record) == 429
+            assert await door.post("north", 0) == 200, "no request was waiting"
+            assert await send(b"push-object", record) == 429
+            assert await send(b"push-messages", body, "south") == 429
+            door.waiting = 100
+            for _ in range(100):
+                assert await door.post("north", 0) == 200
+            records = [await send(b"push-object", record) for _ in range(20)]
+            assert records.count(200) == limits["reply_bytes"] // len(record)
+
+    asyncio.run(visits())
+
+
+def test_gateway_names_the_site_of_a_message_that_is_no_reply(files):
+    async def visits():
+        async with Door(files, ["north"], minute_bytes=10**6) as door:
+            door.waiting = 1
+            assert await door.post("north", 0) == 200
+            no_reply = push([reply(reply_to_message_id="")])
+            assert await door.post("north", 0, b"push-messages", body=no_reply) == 400
+            assert door.gateway.rejected == {
+                "400 Bad Request (no reply to a request) from north at 127.0.0.1": 1
+            }
+
+    asyncio.run(visits())
+
+
+def test_gateway_key_activates_a_few_times_a_minute(files):
+    async def visits():
+        async with Door(files, ["north"], activations_per_minute=2) as door:
+            statuses = [await door.post("north", 0, b"activate-node") for _ in range(3)]
+            assert statuses == [412, 412, 429]
+            assert await door.post("north", 0) == 200
+
+    asyncio.run(visits())
 
 
 class RunOfTwo:
@@ -336,6 +562,20 @@ def test_transport_hanging_site_gets_limited_messages(run_of_two):
         transport.send("north", b"order")
         transport.flush()
     assert run_of_two.pushed.count(0) == 2 * MAX_UNANSWERED
+
+
+def test_transport_drops_replies_to_former_connections(run_of_two):
+    """N1: SuperLink would keep the reply to a request that was sent before the site connected again."""
+    transport = transport_over(run_of_two)
+    transport.send("north", b"order")
+    transport.flush()
+    run_of_two.since, transport._refreshed = "2", -100.0
+    assert set(transport.connected()) == {"north", "south"}
+    run_of_two.arrived["message 0"] = records_of(b"late")
+    assert list(transport.receive(0.0)) == []
+    assert run_of_two.confirmed == ["message 0"]
+    transport.receive(0.0)
+    assert not transport._sites["north"].lost
 
 
 def test_transport_sends_requests_together(run_of_two, monkeypatch):
@@ -473,3 +713,19 @@ def test_mailbox_noisy_site_makes_limited_events():
     for i in range(5 * REMEMBERED_REQUESTS):
         post.send("site0", ("ask", {"number": i}, {}))
     assert len(post._pending["site0"]) == REMEMBERED_REQUESTS
+
+
+def test_mailbox_reports_texts_of_sites_without_control_characters():
+    """A1: a head of another run, which the site has signed, holds a text of its own."""
+    clients = make_clients()
+    found = []
+    mailbox = Mailbox(
+        federation_of(clients),
+        COORDINATOR,
+        InMemoryTransport({}),
+        "run",
+        Control(),
+        lambda kind, **details: found.append(details),
+    )
+    mailbox.report("refused", "site0", "of run \x1b[2J\nother")
+    assert found[0]["why"] == "of run  [2J other"

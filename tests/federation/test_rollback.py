@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from small_federation import SmallFederation, make_clients, states
@@ -81,6 +83,23 @@ def test_site_with_most_of_the_weight_is_named_and_refused_above_the_largest_sha
         match="site0 has 40 of 52 training samples, 77% of the weight; expected at most 60%",
     ):
         fed.run()
+
+
+def test_site_gains_no_majority_by_its_word_alone(tmp_path):
+    """B9: a claim of most samples needs a number that a person has written down."""
+    from unalike.core.options import MAX_SAMPLES
+
+    sizes = ((40, 8), (12, 6), (14, 6))
+    fed = SmallFederation(tmp_path, make_clients(sizes))
+    known = fed.federation
+    sites = tuple(replace(site, samples=MAX_SAMPLES) for site in known.sites)
+    fed.federation = replace(known, sites=sites)
+    with pytest.raises(
+        UnalikeError, match=r"site0 claims 40 of 66 training samples.*samples in fed"
+    ):
+        fed.run()
+    fed.federation = known
+    assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3]
 
 
 def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_path):
@@ -170,6 +189,11 @@ def test_audit_log_holds_commands_starts_refusals_and_keys(tmp_path, monkeypatch
     assert events.count("admitted") == 3 and events.count("refused") == 2
     assert found[2]["command"] == "run" and found[1]["versions"]["protocol"]
     assert all(entry["user"] for entry in found)
+    # A1: what a site sends neither forges a line nor a value, nor acts on the terminal
+    folder.audit("refused", client="site2", why="\x1b[2J x\n2026-11-29 07:00:00 revoked client=x")
+    shown = CliRunner().invoke(app, ["audit", str(folder.path)])
+    assert "\x1b" not in shown.output and "\n2026-11-29 07:00:00" not in shown.output
+    assert 'why=" [2J x 2026-11-29 07:00:00 revoked client=x"' in shown.output
     shown = CliRunner().invoke(app, ["audit", str(folder.path)])
     assert (
         shown.exit_code == 0 and "revoked user=" in shown.output and "client=site2" in shown.output

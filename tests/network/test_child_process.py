@@ -110,6 +110,38 @@ def test_ended_child_raises_with_last_log_lines(tmp_path):
             supervisor.check()
 
 
+CHATTY = """
+import sys, time
+line = "x" * 99 + chr(10)
+for _ in range(300):
+    sys.stdout.write(line * 1000)
+    sys.stdout.flush()
+    time.sleep(0.005)
+print("\\x1b[2J end", flush=True)
+"""
+
+
+def test_log_of_a_chatty_child_begins_anew(tmp_path):
+    """N2: 30 MB of lines leave two files of a few MB; what is shown of them has no control characters."""
+    with Supervisor(tmp_path) as supervisor:
+        child = supervisor.start("chatty", [sys.executable, "-c", CHATTY])
+        awaited(lambda: not child.alive)
+        log, former = tmp_path / "chatty.log", tmp_path / "chatty.log.1"
+        assert 0 < former.stat().st_size < 20 << 20 and log.stat().st_size < 20 << 20
+        assert log.stat().st_size + former.stat().st_size < 30_000_000
+        assert child.last_lines().endswith(" [2J end")
+
+
+def test_new_lines_of_a_log_are_read_once(tmp_path):
+    (tmp_path / "log.log").write_text("of an earlier start\n")
+    with Supervisor(tmp_path) as supervisor:
+        child = supervisor.start("log", [sys.executable, "-c", "print('one'); print('\\x07two')"])
+        awaited(lambda: not child.alive)
+        assert child.new_lines() == ["one", " two"] and child.new_lines() == []
+        (tmp_path / "log.log").write_text("anew\npart")
+        assert child.new_lines() == ["anew"]
+
+
 def test_descendants_of_ended_child_are_ended(tmp_path):
     leaving = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', sys.argv[1]]); print(c.pid, 0, flush=True)"
     with Supervisor(tmp_path) as supervisor:

@@ -18,10 +18,11 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from echo_network import MESSAGE_BYTES
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -195,6 +196,62 @@ def test_tree_that_doubles_at_each_level_is_rejected(echo_network):
     echo_network.connect("a")
     assert echo_network.exchange(b"hello", ["b"]) == {"b": b"echo of b: hello"}
     echo_network.wait(lambda: "a" in echo_network.transport.sites())
+
+
+def instruction(node, destination, size):
+    """A message that a node says is SuperLink's, with so many bytes."""
+    content = RecordDict({"0": ConfigRecord({"number": 0, "bytes": b"x" * size})})
+    message = Message(content, dst_node_id=destination, message_type="train")
+    sent = message_to_proto(message)
+    sent.metadata.src_node_id = 1
+    sent.metadata.run_id = 1
+    sent.metadata.message_id = f"{node:064x}"
+    return sent
+
+
+def test_messages_that_are_no_replies_do_not_reach_superlink(echo_network):
+    """N1: SuperLink would store an instruction that a site sends, to itself or to SuperLink, for ever."""
+    echo_network.disconnect("a")
+    folder = echo_network.root / "a"
+    authority, key = (folder / "ca.pem").read_bytes(), (folder / "node.key").read_bytes()
+    with FleetConnection(f"127.0.0.1:{echo_network.port}", authority, key) as hostile:
+        hostile.activate(None)
+        echo_network.wait(lambda: "a" in echo_network.transport.connected())
+        # a request to answer, so that it may send something
+        echo_network.transport.send("a", b"order")
+        echo_network.transport.flush()
+        request = hostile.receive()
+        assert request is not None
+        # to ask for a request where there is none allows nothing
+        assert [hostile.receive() for _ in range(4)] == [None] * 4
+        tree = ObjectTree(object_id="0" * 64)
+        for destination in (hostile.node, 1):
+            push = PushMessagesRequest(
+                node=hostile._node,
+                messages_list=[instruction(hostile.node, destination, 1000)],
+                message_object_trees=[tree],
+            )
+            with pytest.raises(httpx.HTTPStatusError, match="400"):
+                hostile._client.PushMessages(push)
+        # a record of more bytes than the reply to one request may have
+        for _ in range(MESSAGE_BYTES // (4 << 20) + 4):
+            record = PushObjectRequest(
+                node=hostile._node,
+                run_id=request.run,
+                object_id="0" * 64,
+                object_content=b"x" * (4 << 20),
+            )
+            try:
+                hostile._client.PushObject(record)
+            except httpx.HTTPStatusError as error:
+                assert error.response.status_code == 429
+                break
+        else:
+            pytest.fail("it may send as much as it likes")
+        hostile.deactivate()
+    echo_network.connect("a")
+    echo_network.wait(lambda: "a" in echo_network.transport.sites())
+    assert echo_network.exchange(b"hello", ["a"]) == {"a": b"echo of a: hello"}
 
 
 def test_killed_superlink_is_detected(tmp_path, monkeypatch):

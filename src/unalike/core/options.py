@@ -425,6 +425,10 @@ class TuningOptions:
     jobs: Annotated[int, Help("Number of trials at a time, in processes of their own.")] = 1
 
 
+MAX_SAMPLES = 1_000_000
+"""Largest number of training samples that a site of a federation may claim, where nobody has said how many it has."""
+
+
 @dataclass(frozen=True)
 class FederationOptions:
     """The rounds of a federation over a network."""
@@ -466,9 +470,9 @@ class FederationOptions:
     guard: Annotated[
         NotNegative,
         Help(
-            "Refuse updates with a norm of more than so many times the usual one; 0 refuses none."
+            "Scale down updates with a norm of more than so many times the usual one; 0 scales none."
         ),
-    ] = 10.0
+    ] = 3.0
     max_weight: Annotated[
         float,
         Gt(0),

@@ -26,7 +26,11 @@ from unalike.metrics.named_metrics import Metric, metric_named
 from unalike.metrics.scoring import Scores
 
 LARGEST_LOSS_SUM = sys.float_info.max
-"""The largest sum of losses that is accepted."""
+"""The largest sum of losses that a checkpoint can hold."""
+LARGEST_LABEL = float(np.finfo(np.float32).max)
+"""The largest size of a label or prediction: both are float32."""
+LARGEST_SCORE = (2 * LARGEST_LABEL) ** 2
+"""The largest squared error of a sample; no loss or metric of a sample is larger. Sums over 2^31 samples stay finite."""
 COUNTS = ("true", "guessed", "right")
 """The fields that hold one count for each class."""
 
@@ -165,7 +169,10 @@ class MetricSums:
         classes: int,
         chosen: RunMetrics = MappingProxyType({}),
     ) -> MetricSums:
-        """Read the fields of a message from a client with `samples` test samples. Raises `UnalikeError` for impossible values."""
+        """Read the fields of a message from a client with `samples` test samples.
+
+        Raises `UnalikeError` for impossible values, and for values from which the metrics of the client alone cannot be computed.
+        """
         if not isinstance(fields, dict) or set(fields) != set(cls.__dataclass_fields__):
             raise UnalikeError(
                 f"metric sums have other fields than {', '.join(cls.__dataclass_fields__)}"
@@ -174,16 +181,27 @@ class MetricSums:
         if type(n) is not int or n != samples:
             raise UnalikeError(f"metric sums of {str(n)[:40]} test samples; expected {samples}")
         loss = fields["loss"]
-        if loss is not None and not _is_number(loss, 0, LARGEST_LOSS_SUM):
-            raise UnalikeError("the loss of metric sums is not a number of 0 or more")
+        if loss is not None and not _is_number(loss, 0, samples * LARGEST_SCORE):
+            raise UnalikeError(
+                "the loss of metric sums is not a number of 0 or more that samples of float32 can have"
+            )
         has_counts = samples > 0 and _names_one_of(METRICS_OF_COUNTS, task)
         _check_counts([fields[name] for name in COUNTS], n, classes if has_counts else 0)
         has_moments = _names_one_of(METRICS_OF_MOMENTS, task)
-        _check_moments(fields["moments"], expected=3 if has_moments else 0)
+        _check_moments(fields["moments"], expected=3 if has_moments else 0, n=samples)
         names = names_computed_by_client(task, chosen)
         expected = {name: _metric(name, chosen) for name in names}
         _check_computed(fields["computed_by_client"], expected)
-        return cls.from_fields(fields | {"loss": None if loss is None else float(loss)})
+        moments = [float(moment) for moment in fields["moments"]]
+        sums = cls.from_fields(
+            fields | {"loss": None if loss is None else float(loss), "moments": moments}
+        )
+        # What one client's numbers break is found here, where it is this client's fault, and not in the sums of all.
+        try:
+            sums.metrics(task, chosen)
+        except (ArithmeticError, ValueError) as error:
+            raise UnalikeError(f"its metric sums give no metrics: {error}") from None
+        return sums
 
 
 def _accuracy(sums: MetricSums) -> float:
@@ -208,12 +226,14 @@ def _r2(sums: MetricSums) -> float:
     if not sums.moments:
         return float("nan")
     _, labels, squares = sums.moments
-    variation = squares - labels**2 / sums.n
-    r2 = determination(
-        errors=np.asarray(sums.mean_loss * sums.n),
-        variation=np.asarray(variation),
-        squares=np.asarray(squares),
-    )
+    # a Python number would raise an error where these overflow
+    with np.errstate(over="ignore", invalid="ignore"):
+        variation = squares - np.float64(labels) ** 2 / sums.n
+        r2 = determination(
+            errors=np.asarray(sums.mean_loss * sums.n),
+            variation=np.asarray(variation),
+            squares=np.asarray(squares),
+        )
     return float(r2)
 
 
@@ -318,19 +338,23 @@ def _check_counts(counts: Sequence[Any], n: int, width: int) -> None:
         raise UnalikeError("the counts of metric sums contradict each other")
 
 
-def _check_moments(moments: Any, expected: int) -> None:
+def _check_moments(moments: Any, expected: int, n: int) -> None:
     """Refuse sums that no samples have; `expected` is their number, of which all or none may be there."""
     if moments and (not isinstance(moments, list) or len(moments) != expected):
         raise UnalikeError("the moments of metric sums are not three numbers, or the task has none")
     if not isinstance(moments, list) or not all(
-        _is_number(value, -LARGEST_LOSS_SUM, LARGEST_LOSS_SUM) for value in moments
+        _is_number(value, -n * LARGEST_SCORE, n * LARGEST_SCORE) for value in moments
     ):
         raise UnalikeError("the moments of metric sums are not finite numbers")
     if not moments:
         return
-    absolute_errors, _, squares = moments
+    absolute_errors, labels, squares = moments
     if absolute_errors < 0 or squares < 0:
         raise UnalikeError("the moments of metric sums contradict each other")
+    if absolute_errors > 2 * n * LARGEST_LABEL or abs(labels) > n * LARGEST_LABEL:
+        raise UnalikeError(
+            "the moments of metric sums are larger than those of labels that float32 can hold"
+        )
 
 
 def _check_computed(values: Any, metrics: RunMetrics) -> None:
@@ -339,8 +363,8 @@ def _check_computed(values: Any, metrics: RunMetrics) -> None:
             f"metric sums hold metrics other than {', '.join(metrics) or 'none'}: the task has none of them"
         )
     for name, value in values.items():
-        low = max(metrics[name].low, -LARGEST_LOSS_SUM)
-        high = min(metrics[name].high, LARGEST_LOSS_SUM)
+        low = max(metrics[name].low, -LARGEST_SCORE)
+        high = min(metrics[name].high, LARGEST_SCORE)
         if value is not None and not _is_number(value, low, high):
             raise UnalikeError(f"{name} of metric sums is not a number from {low:g} to {high:g}")
 

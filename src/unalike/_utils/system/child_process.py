@@ -4,11 +4,15 @@
 closed it or was killed (`kill -9` included), every descendant of this process is ended: first SIGTERM, after GRACE_SECONDS
 SIGKILL. This also ends processes that moved to a session of their own (as Flower's `flower-superexec` does): this process is a
 subreaper, so orphans become its children.
+
+A log that grows too long becomes `<name>.log.1`, in place of an older one: what other machines send cannot fill the disk.
 """
 
 import ctypes
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -17,6 +21,8 @@ from contextlib import suppress
 
 import psutil
 
+MAX_LOG_BYTES = 8 << 20
+"""Bytes from which on a log begins anew; the one before stays."""
 GRACE_SECONDS = 5.0
 """Time between SIGTERM and SIGKILL."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -51,11 +57,23 @@ def main(command: list[str]) -> int:
     threading.Thread(target=_wait_for_parent, args=(release,), daemon=True).start()
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     while child.poll() is None and not release.wait(0.05):
-        pass
+        rotate_log()
     end()
     status = child.wait()
     # a command that a signal ended has the signal's negative number; shells report 128 + number
     return status if status >= 0 else 128 - status
+
+
+def rotate_log() -> None:
+    """Begin the log anew if it is too long. The command goes on writing to the same file, at its end."""
+    log = os.fstat(1)
+    if not stat.S_ISREG(log.st_mode) or log.st_size < MAX_LOG_BYTES:
+        return
+    # a full disk, which is the reason to begin anew
+    with suppress(OSError):
+        path = os.readlink("/proc/self/fd/1")
+        shutil.copyfile(path, f"{path}.1")
+    os.ftruncate(1, 0)
 
 
 def _wait_for_parent(release: threading.Event) -> None:

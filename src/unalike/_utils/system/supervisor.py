@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Self
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.printable import printable
 
 CHILD_PROCESS = Path(__file__).with_name("child_process.py")
 LAST_LINES = 12
@@ -35,6 +36,7 @@ class Child:
     ):
         self.name = name
         self.log = log
+        self._read_bytes = log.stat().st_size if log.exists() else 0
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             self._wrapper = subprocess.Popen(
@@ -71,13 +73,24 @@ class Child:
             self._wrapper.kill()
             self._wrapper.wait()
 
+    def new_lines(self) -> list[str]:
+        """The lines of its log since the last call, without control characters."""
+        with open(self.log, "rb") as file:
+            # a log that began anew is shorter
+            if os.fstat(file.fileno()).st_size < self._read_bytes:
+                self._read_bytes = 0
+            file.seek(self._read_bytes)
+            text, end, _ = file.read().rpartition(b"\n")
+        self._read_bytes += len(text) + len(end)
+        return [printable(line) for line in text.decode(errors="replace").splitlines()]
+
     def last_lines(self) -> str:
-        """The last lines of its log."""
+        """The last lines of its log, which may hold texts of other machines, without control characters."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
         except OSError:
             return ""
-        return "\n".join(lines[-LAST_LINES:])
+        return "\n".join(map(printable, lines[-LAST_LINES:]))
 
 
 class Supervisor:

@@ -12,9 +12,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli.flags import AsJson
-
-MAX_SAMPLES = 1_000_000
-"""Largest number of training samples of a site about which nothing is known."""
+from unalike.core.options import MAX_SAMPLES
 
 Folder = Annotated[Path, typer.Argument(help="The federation's folder.")]
 HELP = {
@@ -197,6 +195,7 @@ def audit(
     Each entry holds the digest of the one before: an entry that was changed, removed or added later is an error.
     """
     from unalike._utils.journal import entries
+    from unalike._utils.printable import one_word
     from unalike.federation.coordinator.federation_folder import AUDIT_FILE
     from unalike.federation.site.site_folder import JOURNAL, state_folder
 
@@ -214,5 +213,6 @@ def audit(
         event = entry.pop("event")
         # the digest has been checked
         del entry["before"]
-        details = [f"{name}={value}" for name, value in entry.items()]
-        print(when, event, *details)
+        # a text of another machine must neither act on the terminal nor look like an entry or a value of its own
+        details = [f"{one_word(name)}={one_word(value)}" for name, value in entry.items()]
+        print(when, one_word(event), *details)

@@ -12,9 +12,10 @@ from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config
-from unalike.cli.federation.control import MAX_SAMPLES, Folder
+from unalike.cli.federation.control import Folder
 from unalike.cli.federation.keys import SiteKey, site_keys
 from unalike.core.options import (
+    MAX_SAMPLES,
     FederationOptions,
     ModelOptions,
     RecordOptions,

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.printable import all_printable, printable
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.tensor_files import sweep
 from unalike.core.codec import Facts
+from unalike.core.options import MAX_SAMPLES
 from unalike.core.types import Tree
 from unalike.data.client_data import SPLITS
 from unalike.engine.threads import threads_for
@@ -21,7 +23,7 @@ from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import Control, OperatorCommands, Stopped
 from unalike.federation.coordinator.run_pages import UNTESTED, write_pages
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, printable, versions
+from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, versions
 from unalike.federation.protocol.roster import (
     Roster,
     SampleCounts,
@@ -42,8 +44,10 @@ from unalike.training.validation import RefusedUpdate
 ANNOUNCED_EVENTS = {
     "absent": "{client}: {why}",
     "refused": "{client} was refused: {why}",
+    "scaled down": "{client}: {why}",
     "discarded": "discarded, {why}; made again without {client}, whose update is {times} times as large as usual",
     "diverged model": "{why}, and no site stands out by the size of its update: a lower learning rate may help",
+    "outlying loss": "{client}: {why}",
     "no quorum": "{sound} valid answers, {quorum} make a round; the sites that are missing are asked again",
     "paused": "paused: {why}; goes on when the sites are back, or by `unalike federation resume FOLDER`",
     "resumed": "goes on",
@@ -181,7 +185,11 @@ class Coordinator:
         )
 
     def _event(self, kind: str, **details: Any) -> None:
-        """Write an event down in the run's folder; some are for the audit log, too, and some for the operator to read."""
+        """Write an event down in the run's folder; some are for the audit log, too, and some for the operator to read.
+
+        What a site has sent is in it without control characters.
+        """
+        details = all_printable(details)
         self.directory.event(kind, **details)
         if kind in ANNOUNCED_EVENTS or kind in AUDIT_ONLY_EVENTS:
             self.audit(kind, **details)
@@ -309,6 +317,7 @@ class Coordinator:
                     "the share"
                 )
             if share > WARNED_SHARE:
+                self._check_claim(name, counts.train, total, len(sites))
                 self._event(
                     "large share",
                     round=0,
@@ -316,6 +325,16 @@ class Coordinator:
                     samples=counts.train,
                     percent=round(100 * share),
                 )
+
+    def _check_claim(self, name: str, claimed: int, total: int, sites: int) -> None:
+        """Raise `UnalikeError` for a site with most of the weight by its word alone. Of two sites one always has half or more."""
+        enrolled = self.federation.sites[self.federation.number(name)]
+        if sites > 2 and enrolled.samples >= MAX_SAMPLES:
+            raise UnalikeError(
+                f"{name} claims {claimed} of {total} training samples, most of the weight, and nobody has said how many it has: "
+                f"write its number as samples in federation.toml if it is right, or revoke the site; `unalike federation init` "
+                "takes numbers from --summary or --sites north:120"
+            )
 
 
 Log = Callable[[str], None]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Self, TypeVar
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.printable import printable
 from unalike.core.codec import Facts, Malformed
 from unalike.core.types import Tree
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
@@ -178,7 +179,7 @@ class Exchange(Generic[T]):
         # Who was unable may still answer, so that it counts for the quorum as one who is silent.
         if site not in self._unable:
             self._refused.add(site)
-        self.faults[site] = f"refused: {why}"
+        self.faults[site] = f"refused: {printable(why)}"
         self.mailbox.report("refused", site, why)
 
     def _refuse_outliers(self) -> None:

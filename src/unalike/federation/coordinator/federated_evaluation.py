@@ -1,9 +1,10 @@
 """Evaluation at the sites: each sends sums and counts, which are pooled here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from unalike._utils.profiler_regions import profiled
+from unalike.federation.coordinator.bounded_losses import bounded_losses
 from unalike.federation.coordinator.round_request import SplitSums
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.metric_sums import MetricSums, unpooled
@@ -23,7 +24,14 @@ SiteSums = Mapping[str, Mapping[int, SplitSums] | None]
 
 
 class FederatedEvaluator(Evaluator):
-    """Evaluates models at the sites, and on the server's own test set."""
+    """Evaluates models at the sites, and on the server's own test set.
+
+    `report` is told of a client whose loss counts otherwise than it was sent.
+    """
+
+    def __init__(self, run_config: RunConfig, report: Callable[[int, str], None]):
+        super().__init__(run_config)
+        self.report = report
 
     def pooled_tables(self, stage: StageState, sums: SiteSums) -> tuple[Row, list[Row]]:
         """The metrics after the round that is pending (None: before training), and one row per client."""
@@ -61,9 +69,13 @@ class FederatedEvaluator(Evaluator):
             has_sums = client in sums
             by_client.append(sums[client].metrics(task, custom) if has_sums else nothing)
 
+        # Rounds are chosen and runs end by the metrics of all: one site's loss must not decide alone.
+        bounded, reasons = bounded_losses(sums, custom)
+        for client, why in reasons.items():
+            self.report(client, why)
         total = MetricSums()
-        for site in sums.values():
-            total = total.added(site, custom)
+        for one in bounded.values():
+            total = total.added(one, custom)
         return ProtocolMetrics(total.metrics(task, custom), by_client)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from unalike._utils.printable import printable
 from unalike.core.codec import Facts, Limits, Malformed
 from unalike.core.types import Tree
 from unalike.federation.coordinator.run_control import Control
@@ -150,7 +151,7 @@ class Mailbox:
         if kind == "late":
             self.control.late[site] += 1
         if self._reports[site] <= MAX_REPORTS:
-            self.event(kind, round=self.number, client=site, why=why, **details)
+            self.event(kind, round=self.number, client=site, why=printable(why), **details)
 
     def _open_answer(self, site: str, message: bytes | Malformed) -> Envelope | None:
         """The message, if it is the first answer to a request that is open; else None, and what is odd is reported.

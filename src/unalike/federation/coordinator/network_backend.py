@@ -220,7 +220,7 @@ class NetworkStage:
             make_states=lambda *_: ClientStates({}),
             keeps_updates=self._keeps_updates,
         )
-        self.evaluator = FederatedEvaluator(run_config)
+        self.evaluator = FederatedEvaluator(run_config, self._report_loss)
 
         self._norm_guard = NormGuard(mailbox.federation.guard)
         self._norms: dict[str, Norms] = {}
@@ -332,10 +332,12 @@ class NetworkStage:
         trained = sorted(
             client for client, reply in replies.items() if reply.client_update is not None
         )
+        norms = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
+        counted = self._scale_down(norms, replies)
         groups = {}
         for name, clients in self.state.by_group(trained).items():
             if clients:
-                groups[name] = self._group_updates(clients, replies)
+                groups[name] = self._group_updates(clients, replies, counted)
 
         # A model went to every site that was to train, also to one that did not answer.
         bytes_down = self._bytes_of("down", sorted(client_of[site] for site in exchange.counted))
@@ -365,7 +367,7 @@ class NetworkStage:
             bytes_up=bytes_up,
             faults=faults,
             local=local,
-            complete=partial(self._complete, groups, norms),
+            complete=partial(self._complete, groups, norms, counted),
         )
 
     def _bytes_of(self, direction: str, clients: list[int]) -> int:
@@ -373,14 +375,45 @@ class NetworkStage:
         by_group = self.state.by_group(clients)
         return sum(len(ids) * self._bytes[name][direction] for name, ids in by_group.items())
 
-    def _group_updates(self, ids: Sequence[int], replies: Mapping[int, SiteReply]) -> Updates:
+    def _scale_down(
+        self, norms: Mapping[str, Norms], replies: Mapping[int, SiteReply]
+    ) -> dict[str, Norms]:
+        """Scale down the updates that are much larger than the others. Returns the norms of all updates as they count."""
+        client_of = self.mailbox.client_of
+        steps = {}
+        for site in norms:
+            client_update = replies[client_of[site]].client_update
+            assert client_update is not None, "norms are those of an update"
+            steps[site] = float(client_update.steps)
+        params_norm = max(
+            float(tree.norm(server_state.params)) for server_state in self.state.states.values()
+        )
+        counted = dict(norms)
+        for site, scaled in self._norm_guard.scaled_norms(norms, steps, params_norm).items():
+            factors = {what: norm / norms[site][what] for what, norm in scaled.items()}
+            self._update_store.scale(client_of[site], factors)
+            counted[site] = {**norms[site], **scaled}
+            for what, norm in scaled.items():
+                why = (
+                    f"the norm of its {what} is {norms[site][what]:.4g}; it counts with {norm:.4g}"
+                )
+                self.mailbox.report("scaled down", site, why)
+        return counted
+
+    def _group_updates(
+        self,
+        ids: Sequence[int],
+        replies: Mapping[int, SiteReply],
+        counted: Mapping[str, Norms],
+    ) -> Updates:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
         if self._summed is not None:
             return self._summed
         norms = {}
         for client in ids:
-            if "update" in replies[client].norms:
-                norms[client] = replies[client].norms["update"]
+            site_norms = counted.get(self.mailbox.federation.sites[client].name, {})
+            if "update" in site_norms:
+                norms[client] = site_norms["update"]
         is_read_at_once = not self.state.method.needs_sums_only or self._keeps_updates
         if is_read_at_once:
             kept = KeptUpdates.in_memory(ids, self._update_store.stacked(ids))
@@ -389,8 +422,16 @@ class NetworkStage:
             kept = KeptUpdates(ids=tuple(ids), numbers=numbers, rows=self._update_store)
         return replace(kept, oversized=find_oversized(norms))
 
-    def _complete(self, groups: Mapping[str, Updates], norms: dict[str, Norms]) -> None:
-        """The round of these updates is complete: its norms count for later rounds, its updates are deleted."""
+    def _complete(
+        self,
+        groups: Mapping[str, Updates],
+        norms: dict[str, Norms],
+        counted: Mapping[str, Norms],
+    ) -> None:
+        """The round of these updates, by group, is complete: its norms count for later rounds, its updates are deleted.
+
+        `norms` are those of the updates as they were sent, `counted` as they were scaled down.
+        """
         # Sites have the client states, and are told which of these is their current one.
         for name, updates in groups.items():
             group = self.state.groups[name]
@@ -400,7 +441,7 @@ class NetworkStage:
         if not self._models_are_finite():
             self._discard(norms, self.state.done, "the model is not finite")
 
-        self._norm_guard.accept(norms)
+        self._norm_guard.accept(counted)
         self._norms = norms
         if norms:
             update_norms = {site: site_norms.get("update") for site, site_norms in norms.items()}
@@ -414,6 +455,10 @@ class NetworkStage:
             if not all(bool(value.isfinite().all()) for value in values.values()):
                 return False
         return True
+
+    def _report_loss(self, client: int, why: str) -> None:
+        """Tell of a site whose loss does not count as it was sent."""
+        self.mailbox.report("outlying loss", self.mailbox.federation.sites[client].name, why)
 
     def _check_losses(self, losses: Mapping[str, float]) -> None:
         """Discard the round that the models come from if the losses that sites report of them are implausible."""

@@ -248,7 +248,6 @@ class RoundRequests(Requests[SiteReply]):
         # First those that no update may exceed: they must not count for what is usual.
         faults = {}
         norms = {}
-        steps = {}
         for site, reply in values.items():
             if reply.client_update is None:
                 continue
@@ -257,9 +256,8 @@ class RoundRequests(Requests[SiteReply]):
                 faults[site] = why
             else:
                 norms[site] = reply.norms
-                steps[site] = float(reply.client_update.steps)
-        # Then those that are much larger than the others.
-        return faults | self.norm_guard.faults(norms, steps)
+        # Then those that have trained nothing. Updates that are too large are scaled down when the round is complete.
+        return faults | self.norm_guard.faults(norms)
 
     def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
         """Sites that train instead, drawn from those that can be reached."""

@@ -1,14 +1,14 @@
 """Client updates on disk until their round closes: memory holds one of them, however many sites there are."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unalike._utils.tensor_files import read_tensors, write_tensors
 from unalike.core import tree
 from unalike.core.nests import map_tensors
 from unalike.core.types import ClientUpdate, Tree
-from unalike.training.flat_update import flatten_update, restore_update
+from unalike.training.flat_update import MESSAGES, flatten_update, restore_update
 
 
 class UpdateStore:
@@ -22,6 +22,22 @@ class UpdateStore:
         """Write an update to disk; returns its numbers. Raises `UnalikeError` where the disk does not take it."""
         write_tensors(self._file(client), flatten_update(client_update))
         return client_update.numbers
+
+    def scale(self, client: int, factors: Mapping[str, float]) -> None:
+        """Multiply objects of an update, named as in `Norms`, by factors of less than 1.
+
+        Whole numbers stay. Of an encoded update the floating-point numbers are scaled: what is decoded then is smaller by the
+        factor or, where two of them are multiplied, by more.
+        """
+        scaled = {}
+        for name, t in self._tree(client).items():
+            kind, _, _ = name.partition("/")
+            what = kind.replace(MESSAGES, "message of ", 1)
+            if what in factors and t.is_floating_point():
+                scaled[name] = (t.double() * factors[what]).to(t.dtype)
+            else:
+                scaled[name] = t
+        write_tensors(self._file(client), scaled)
 
     def row(self, client: int) -> ClientUpdate:
         """An update as it came, along a leading [1]. Raises `UnalikeError` for a file that is damaged."""

@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,12 @@ def superlink(
     port: int,
     keys: Mapping[str, bytes],
     message_bytes: int,
+    rejected: Callable[[str], None] = lambda line: None,
 ) -> Iterator[GridTransport]:
     """Start SuperLink and the gateway at host:port, register the sites' keys (PEM, by name), start a run; yield the transport.
 
-    `folder` holds ca.pem, server.pem and server.key; Flower's files are written below it.
+    `rejected` gets the gateway's lines, which say once a minute what it has rejected. `folder` holds ca.pem, server.pem and
+    server.key; Flower's files are written below it.
     """
     # 1. SuperLink, which listens on this machine only: sites reach it through the gateway.
     inside = free_port()
@@ -84,27 +86,31 @@ def superlink(
         "port": port,
         "behind": inside,
         "body_bytes": PIECE_BYTES,
-        "keys": [key.decode() for key in keys.values()],
+        "keys": {name: key.decode() for name, key in keys.items()},
         "certificate": certificate,
         "key": key_file,
         "authority": authority_file,
         "minute_bytes": 64 * (message_bytes + PIECE_BYTES),
+        "reply_bytes": message_bytes + PIECE_BYTES,
     }
     settings_file = folder / "gateway.json"
     write_bytes(settings_file, json.dumps(settings, indent=1).encode())
-    # -I -S: nothing but the standard library is imported where strangers' bytes are parsed
-    gateway_command = [sys.executable, "-I", "-S", gateway.__file__, str(settings_file)]
-    supervisor.start("gateway", gateway_command)
+    # -I: no module of the folder or the environment is imported where strangers' bytes are parsed
+    gateway_command = [sys.executable, "-I", gateway.__file__, str(settings_file)]
+    gate = supervisor.start("gateway", gateway_command)
     supervisor.wait_until(
         lambda: _listens(host, port), f"listening at {host}:{port}", READY_SECONDS
     )
 
+    def check() -> None:
+        supervisor.check()
+        for line in gate.new_lines():
+            rejected(line)
+
     # 4. This process takes the task of the run, and sends and receives for it.
     opened = RunGrid(f"127.0.0.1:{inside}", secret, authority)
     try:
-        transport = GridTransport(
-            RunMessages(opened.grid), keys, message_bytes, check=supervisor.check
-        )
+        transport = GridTransport(RunMessages(opened.grid), keys, message_bytes, check=check)
         yield transport
         transport.close(FAREWELL_SECONDS)
     finally:

@@ -1,6 +1,7 @@
 """The coordinator's transport over the messages of a Flower run."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,8 @@ MAX_UNANSWERED = 4
 """Maximum of unanswered messages to a site, so that a site that hangs does not fill SuperLink's memory."""
 COLLECTED_BYTES = 16 << 20
 """Bytes from which on messages are sent; smaller ones are collected and sent together."""
+MAX_LOST = 64
+"""Maximum of messages to former connections of a site whose replies are still fetched, so that SuperLink keeps none of them."""
 TTL_SECONDS = 24 * 3600.0
 """Seconds after which Flower drops a message that nobody has fetched."""
 GIVE_UP_SECONDS = 120.0
@@ -32,11 +35,15 @@ GIVE_UP_SECONDS = 120.0
 
 @dataclass
 class SiteConnection:
-    """An enrolled site: its node id, the time of its activation, and the ids of messages that it has not answered."""
+    """An enrolled site: its node id, the time of its activation, and the ids of messages that it has not answered.
+
+    `lost` are those to its former connections: a reply to one of them is fetched and dropped.
+    """
 
     node: int | None = None
     since: str = ""
     unanswered: set[str] = field(default_factory=set)
+    lost: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_LOST))
 
 
 class GridTransport:
@@ -167,6 +174,7 @@ class GridTransport:
             if site.node != node.node_id or site.since != since:
                 site.node = node.node_id
                 site.since = since
+                site.lost.extend(sorted(site.unanswered))
                 site.unanswered = set()
                 self._connected.add(name)
             if node.status == "online":
@@ -176,7 +184,7 @@ class GridTransport:
         """Look for new replies."""
         site_of = {}
         for name, site in self._sites.items():
-            for number in site.unanswered:
+            for number in (*site.unanswered, *site.lost):
                 site_of[number] = name
         if not site_of:
             return
@@ -184,7 +192,12 @@ class GridTransport:
             sender = site_of.get(reply.answers)
             if sender is None:
                 continue
-            self._sites[sender].unanswered.discard(reply.answers)
+            site = self._sites[sender]
+            if reply.answers in site.lost:
+                site.lost.remove(reply.answers)
+                self._call(partial(self.messages.confirm, reply))
+                continue
+            site.unanswered.discard(reply.answers)
             if not reply.message.has_error():
                 self._incoming.append((sender, reply))
 

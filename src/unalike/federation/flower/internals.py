@@ -176,7 +176,7 @@ def reason_of(error: Exception, address: str) -> str:
 def _clock_difference(error: httpx.HTTPStatusError) -> str:
     """The message if a signed request was refused for its timestamp; "" if not.
 
-    SuperLink answers 401 as for an unknown key, but with a date; the gateway, which rejects unknown keys itself, sends no date.
+    The status is that for an unknown key; the date in the answer tells the two apart.
     """
     date = error.response.headers.get("date")
     if error.response.status_code != 401 or date is None:

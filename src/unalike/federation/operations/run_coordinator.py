@@ -73,7 +73,13 @@ def coordinate(
         with (
             Supervisor(folder.logs) as supervisor,
             superlink(
-                folder.path, supervisor, host, port, folder.nodes, federation.message_bytes
+                folder.path,
+                supervisor,
+                host,
+                port,
+                folder.nodes,
+                federation.message_bytes,
+                rejected=lambda line: folder.audit("gateway", says=line),
             ) as transport,
         ):
             log(

@@ -192,8 +192,3 @@ class UnmaskRequest(AgreedRequest):
     setup: PositiveInt
     alive: tuple[str, ...]
     dropped: tuple[str, ...]
-
-
-def printable(text: str) -> str:
-    """Text from another machine with spaces in place of control characters, which a terminal would act on."""
-    return "".join(c if c.isprintable() else " " for c in text)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import Journal, entries
+from unalike._utils.printable import printable
 from unalike._utils.spec import parse_one
 from unalike.core import tree
 from unalike.core.codec import Facts, Limits, Malformed, checksum
@@ -44,7 +45,6 @@ from unalike.federation.protocol.messages import (
     StepRequest,
     TrainRequest,
     UnmaskRequest,
-    printable,
     versions,
 )
 from unalike.federation.protocol.roster import run_config_of, site_population

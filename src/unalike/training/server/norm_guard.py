@@ -1,4 +1,4 @@
-"""The norm guard: refuses an update that is much larger than the others, and names the sender of a round that is discarded."""
+"""The norm guard: scales down an update that is much larger than the others, and names the sender of a round that is discarded."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,17 @@ from unalike.training.server.update_checks import MIN_SUSPICIOUS_LOSS, OVERSIZED
 MAX_KEPT_NORMS = 100
 """Norms of accepted updates that the median includes."""
 
+LEAST_SITES = 3
+"""With fewer sites in a round the median is the smaller norm of two, and nobody knows which one is wrong."""
+
+MULTIPLE_OF_TWO = 10.0
+"""The least multiple of the median that is scaled down there."""
+
 MESSAGE_ALLOWANCE = 10.0
 """Messages and buffers may differ so many times more than updates: a client's control variates honestly do."""
+
+MESSAGE_SHARE = 0.01
+"""Messages and buffers whose norm is below this share of that of the parameters are never scaled down."""
 
 Norms = Mapping[str, float]
 """Object (the update, a part's message, the buffers) -> its norm."""
@@ -25,43 +34,75 @@ MIN_OUTLIER_MULTIPLE = 2.0
 
 @dataclass
 class NormGuard:
-    """Refuses a norm above `multiple` times the median of this round's and the last accepted ones; 0 refuses nothing.
+    """Scales an update of more than `multiple` times the median norm down to the median; 0 scales nothing.
 
-    The median is the lower one of two middle norms, so that of two sites the smaller update is the measure. A site with k times
-    the usual number of steps may send k times as much. The median of a minority's exaggerations is the majority's. A scaled-up
-    update is bounded by this, one of ordinary size that points somewhere else (sign flip, label flip) is not: that takes a robust
-    aggregator. An update of zero is refused, too, where others move: a site that returns the model unchanged has trained nothing.
+    u <- u median / ||u|| where ||u|| > multiple * median, of the norms of this round and the last accepted ones: an update that is
+    far too large counts as a usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count
+    as `multiple` usual ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the
+    measure. A site with k times the usual number of steps may send k times as much. With fewer than `LEAST_SITES` sites
+    the multiple is `MULTIPLE_OF_TWO` at least.
+
+    Messages and buffers have `MESSAGE_ALLOWANCE` times as much room, and are never scaled below `MESSAGE_SHARE` of the norm of the
+    model's parameters: the control variates of a model that has converged are tiny, and honest ones then differ much.
+
+    The median of a minority's exaggerations is the majority's. A scaled-up update is bounded by this, one of ordinary size that
+    points somewhere else (sign flip, label flip) is not: that takes a robust aggregator. An update of zero is refused where others
+    move: a site that returns the model unchanged has trained nothing.
+
+    Source: norm clipping (Sun et al. 2019, "Can you really backdoor federated learning?", section 4), here with a median.
     """
 
     multiple: float
     seen: dict[str, list[float]] = field(default_factory=dict)
 
-    def faults(
-        self, client_updates: Mapping[str, Norms], steps: Mapping[str, float] = MappingProxyType({})
-    ) -> dict[str, str]:
-        """Site -> why it is refused. `steps` are the sites' local steps."""
+    def faults(self, client_updates: Mapping[str, Norms]) -> dict[str, str]:
+        """Site -> why it is refused."""
         faults: dict[str, str] = {}
-        if not self.multiple:
+        norm_of = _by_object(client_updates).get("update", {})
+        if not self.multiple or not self._usual("update", norm_of) > 0:
             return faults
+        for site, norm in norm_of.items():
+            if not norm:
+                faults[site] = "its update is zero where others move: it trained nothing"
+        return faults
+
+    def scaled_norms(
+        self,
+        client_updates: Mapping[str, Norms],
+        steps: Mapping[str, float] = MappingProxyType({}),
+        params_norm: float = 0.0,
+    ) -> dict[str, dict[str, float]]:
+        """Site -> object -> the norm that it is scaled down to, for those that are larger.
+
+        `steps` are the sites' local steps, `params_norm` is the norm of the parameters that they were sent.
+        """
+        scaled: dict[str, dict[str, float]] = {}
+        if not self.multiple:
+            return scaled
         usual_steps = median_low(steps.values()) if steps else 1.0
         for what, norm_of in _by_object(client_updates).items():
-            usual = median_low([*norm_of.values(), *self.seen.get(what, [])])
+            usual = self._usual(what, norm_of)
             if not usual > 0:
                 continue
-            multiple = self.multiple if what == "update" else self.multiple * MESSAGE_ALLOWANCE
+            multiple = self.multiple
+            if len(norm_of) < LEAST_SITES:
+                multiple = max(multiple, MULTIPLE_OF_TWO)
             for site, norm in norm_of.items():
-                if what == "update" and not norm:
-                    faults.setdefault(
-                        site, "its update is zero where others move: it trained nothing"
-                    )
                 # who makes k times as many steps may move k times as far
-                allowed = multiple * max(1.0, steps.get(site, usual_steps) / usual_steps)
-                if norm > allowed * usual:
-                    limit = f"{allowed:g} times the median {usual:.4g}"
-                    faults.setdefault(
-                        site, f"the norm of its {what} is {norm:.4g}; expected at most {limit}"
-                    )
-        return faults
+                expected = usual * max(1.0, steps.get(site, usual_steps) / usual_steps)
+                limit = multiple * expected
+                if what != "update":
+                    floor = MESSAGE_SHARE * params_norm
+                    expected = max(expected, floor)
+                    limit = max(MESSAGE_ALLOWANCE * limit, floor)
+                if norm > limit:
+                    scaled.setdefault(site, {})[what] = expected
+        return scaled
+
+    def _usual(self, what: str, norm_of: Mapping[str, float]) -> float:
+        """The median norm of this object; 0 without any."""
+        norms = [*norm_of.values(), *self.seen.get(what, [])]
+        return median_low(norms) if norms else 0.0
 
     def accept(self, client_updates: Mapping[str, Norms]) -> None:
         """Keep the norms of updates that counted."""

@@ -1,0 +1,81 @@
+"""A bound on what one site's loss does to the loss of all, by which rounds are chosen and runs end.
+
+Counts of a site are bounded by its number of samples; losses are not. So a site whose mean loss is not finite, or more than ten
+times the largest of the other sites and more than half of the sum over all, counts with the largest mean loss of the others. The
+same holds for absolute errors and for means without an upper bound, such as the log loss. All other sums stay as they are. With
+fewer than two other sites nothing says who is wrong, and nothing is bounded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import isfinite
+
+from unalike.metrics.metric_sums import MetricSums
+from unalike.metrics.metrics import RunMetrics
+
+OUTLYING_MULTIPLE = 10.0
+"""The multiple of the largest mean loss of the other sites above which a site's loss is an outlier."""
+LEAST_OTHERS = 2
+"""The least number of other sites with a finite loss by which a site's is judged."""
+
+Means = Mapping[int, float | None]
+"""Client -> a mean over its samples; None where it is not finite."""
+
+
+def bounded_losses(
+    sums: Mapping[int, MetricSums], chosen: RunMetrics
+) -> tuple[dict[int, MetricSums], dict[int, str]]:
+    """The sums of clients as they count for all together, and client -> what is said of one whose loss counts otherwise."""
+    bounded = dict(sums)
+    reasons: dict[int, str] = {}
+    sizes = {client: one.n for client, one in sums.items() if one.n}
+
+    losses = {}
+    for client, n in sizes.items():
+        loss = sums[client].loss
+        losses[client] = None if loss is None else loss / n
+    for client, mean in _outliers(losses, sizes).items():
+        bounded[client] = replace(bounded[client], loss=mean * sizes[client])
+        reasons[client] = _reason("loss", losses[client], mean)
+
+    with_moments = [client for client in sizes if sums[client].moments]
+    errors: Means = {client: sums[client].moments[0] / sizes[client] for client in with_moments}
+    for client, mean in _outliers(errors, sizes).items():
+        moments = (mean * sizes[client], *sums[client].moments[1:])
+        bounded[client] = replace(bounded[client], moments=moments)
+        reasons.setdefault(client, _reason("absolute error", errors[client], mean))
+
+    for name, metric in chosen.items():
+        if not metric.is_mean or isfinite(metric.high):
+            continue
+        values = {client: sums[client].computed_by_client.get(name) for client in sizes}
+        for client, mean in _outliers(values, sizes).items():
+            computed = {**bounded[client].computed_by_client, name: mean}
+            bounded[client] = replace(bounded[client], computed_by_client=computed)
+            reasons.setdefault(client, _reason(name, values[client], mean))
+    return bounded, reasons
+
+
+def _outliers(means: Means, sizes: Mapping[int, int]) -> dict[int, float]:
+    """Client -> the mean that counts in place of its own, for those that are outliers."""
+    finite = {client: mean for client, mean in means.items() if mean is not None}
+    outliers = {}
+
+    # Only the largest can be several times as large as all others.
+    if len(finite) > LEAST_OTHERS:
+        second, largest = sorted(finite, key=finite.__getitem__)[-2:]
+        total = sum(sizes[client] * mean for client, mean in finite.items())
+        is_most = sizes[largest] * finite[largest] > total / 2
+        if is_most and finite[largest] > OUTLYING_MULTIPLE * finite[second]:
+            outliers[largest] = finite[second]
+
+    if len(finite) >= LEAST_OTHERS:
+        worst = max((finite | outliers).values())
+        for client in means.keys() - finite.keys():
+            outliers[client] = worst
+    return outliers
+
+
+def _reason(what: str, mean: float | None, counted: float) -> str:
+    found = "is not finite" if mean is None else f"is {mean:.3g}, more than half of that of all"
+    return f"its {what} {found}; it counts as {counted:.3g}, the largest of the other sites"
