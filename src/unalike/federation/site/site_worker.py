@@ -687,15 +687,21 @@ class SiteWorker:
         received = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
         if not step.fixed and not received:
             return tensors
-        # Nothing is written for a step that was not agreed on.
+        # Nothing is written for a step that was not agreed on, or that the request does not name.
         if received:
             planned_step(self.run_config, request.head.stage, step.method, Stage, step)
+            _check_fixed(received, step.fixed)
         fixed = self.folder.fixed_tensors(request.head.run, request.head.stage, received)
-        if checksum(fixed) != step.fixed:
-            raise Malformed(
-                "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"
-            )
+        _check_fixed(fixed, step.fixed)
         return tensors | fixed
+
+
+def _check_fixed(fixed: Tree, digest: str) -> None:
+    """Raise `Malformed` for other tensors than those with this digest."""
+    if checksum(fixed) != digest:
+        raise Malformed(
+            "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"
+        )
 
 
 def _code_of(error: Exception) -> str:
