@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from every_method import METHODS
+from secure_federation import FOUR, TERMS, Tap, secure, sums_of
 from small_federation import (
     COORDINATOR,
     SmallFederation,
@@ -45,21 +46,10 @@ from unalike.federation.secure_aggregation.masks import (
     rows,
 )
 from unalike.federation.secure_aggregation.setup import Setup, model_digest
-from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import check_summed
-from unalike.federation.site.secure_sums import SecureSums
-from unalike.federation.site.site_folder import SUMS
 from unalike.federation.site.site_worker import SiteWorker
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.run_config import configure_run
-
-FOUR = ((20, 8), (12, 6), (16, 6), (9, 5))
-TERMS = {"secure_aggregation": True, "threshold": 3, "grace": 0.05, "repeat": 0.05}
-
-
-def secure(folder, method="fedavg", **more):
-    return SmallFederation(folder, make_clients(FOUR), method, **(TERMS | more))
-
 
 # arithmetic ------------------------------------------------------------------------------------------------------------
 
@@ -260,38 +250,9 @@ def test_every_method_is_served_or_refused_with_its_reason():
 # what the coordinator sees ---------------------------------------------------------------------------------------------
 
 
-class Tap:
-    """A site whose requests and replies are kept: kind -> messages."""
-
-    def __init__(self, worker):
-        self.worker, self.requests, self.replies = worker, {}, {}
-
-    def handle(self, message):
-        request = unseal(message, COORDINATOR.public_key())
-        kind = (
-            "train"
-            if request.open()[0].get("train")
-            else "evaluate"
-            if request.head.kind == "train"
-            else request.head.kind
-        )
-        reply = self.worker.handle(message)
-        self.requests.setdefault(kind, []).append(message)
-        self.replies.setdefault(kind, []).append(reply)
-        return reply
-
-
 def is_uniform(words):
     bits = np.unpackbits(words.view(np.uint8))
     return abs(bits.mean() - 0.5) < 5 * 0.5 / len(bits) ** 0.5  # five standard deviations
-
-
-def sums_of(fed, name, run):
-    """A site's secrets of a run, as they are on its disk."""
-    folder = fed.folder / name
-    return SecureSums(
-        fed.federation, name, key_of(0), folder / run / "sums", SumLedger(folder / SUMS)
-    )
 
 
 def masks_of(fed, tap, name):
