@@ -44,6 +44,28 @@ def test_site_that_never_connected_costs_the_admission_only_the_grace_time(tmp_p
     assert time.monotonic() - started < 30
 
 
+def test_grace_of_two_absent_sites_begins_at_the_same_look(tmp_path):
+    """Who asks how long a site has been offline changes nothing, so that none begins to be absent when it is asked about."""
+    clients = make_clients((*SAMPLE_SIZES, (14, 6)))
+    fed = SmallFederation(tmp_path, clients, rounds=1, quorum=2, deadline=60.0, grace=0.5)
+    fed.transport.offline |= {"site2", "site3"}
+    assert fed.run().history.rounds["participants"].tolist() == [0, 2]
+    offline = [float(e["why"].split()[2]) for e in fed.events("absent") if "offline" in e["why"]]
+    assert len(offline) == 2 and offline[0] == offline[1]
+
+
+def test_seconds_offline_are_those_between_looks(tmp_path):
+    mailbox = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES)).coordinator()._mailbox("run")
+    mailbox.transport.offline.add("site2")
+    for site in ("site0", "site2"):
+        assert mailbox.seconds_offline(site) == mailbox.seconds_offline(site) == 0
+    mailbox.look()
+    time.sleep(0.01)
+    assert mailbox.seconds_offline("site2") == 0
+    mailbox.look()
+    assert mailbox.seconds_offline("site2") >= 0.01 and mailbox.seconds_offline("site0") == 0
+
+
 def test_connected_site_is_waited_for(tmp_path):
     """Silence is no absence: a site that trains for long is connected all the time."""
     fed = SmallFederation(

@@ -29,7 +29,7 @@ def expected_update(
 
     `context` are the facts of any client, `sample` is one of any data [1, ...].
     """
-    padding = sample._replace(weight=torch.zeros(len(sample.y)))
+    padding = sample._replace(weight=torch.zeros(len(sample.y), device=sample.y.device))
     data = ClientBatches([[padding] for _ in method.phases])
     size = torch.ones((), dtype=tree.dtype(settings.model.params))
     with seeds.isolated(0), torch.no_grad():

@@ -32,6 +32,7 @@ from unalike.federation.protocol.roster import (
     run_config_of,
 )
 from unalike.federation.protocol.transport import Transport
+from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.security.keys import PrivateKey, public_text
 from unalike.runtime.records.history import Row
 from unalike.runtime.records.run_directory import RunDirectory
@@ -53,11 +54,14 @@ ANNOUNCED_EVENTS = {
     "resumed": "goes on",
     "other version": "{client} has {name} {found} and this machine {ours}: numbers may differ in the last digits",
     "not in this run": "{client} has connected; it takes no part in this run, which began without it",
+    "idle summands": "{idle} of {sites} sites leave the model as it is: their training fails, or a sum cannot hold what it gives",
     "large share": "{client} has {percent} % of all training samples, and as much of the weight",
     "untested": UNTESTED,
 }
 """Event -> the line that the operator reads."""
 
+SUMS = "sums.jsonl"
+"""The file of the sums that were unmasked, in the folder of a federation."""
 AUDIT_ONLY_EVENTS = ("admitted", "late", "versions", "connected")
 """Events besides those of `ANNOUNCED_EVENTS` that the audit log holds."""
 FAREWELL_SECONDS = 3.0
@@ -74,6 +78,7 @@ class Coordinator:
     `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `start` is a
     file of initial weights. `control` pauses, resumes and stops the run from another thread. `tell` takes one line for each
     problem, `audit` what the audit log holds: refusals, pauses, versions, admissions. `last_words` is the notice at the end.
+    `unmasked` has the sums of secure aggregation of all runs of the federation, by default in `out`.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Coordinator:
         tell: Callable[[str], None] = lambda line: None,
         audit: Callable[..., None] = lambda event, **details: None,
         last_words: Callable[[], str] = lambda: "finished",
+        unmasked: SumLedger | None = None,
     ):
         if public_text(key) != federation.coordinator:
             raise UnalikeError(
@@ -106,6 +112,7 @@ class Coordinator:
         self.tell = tell
         self.audit = audit
         self.last_words = last_words
+        self.unmasked = unmasked or SumLedger(self.directory.path / SUMS)
 
     def run(
         self, *, stop: Ending | None = None, progress: ProgressCallback = lambda row, what="": None
@@ -129,6 +136,7 @@ class Coordinator:
                 mailbox=mailbox,
                 arrived=self.directory.path / "arrived",
                 left_out=left_out,
+                unmasked=self.unmasked,
             )
             try:
                 with threads_for(run_config.model):
@@ -375,6 +383,7 @@ def run_rounds(
     def last_words() -> str:
         return "next" if stay or folder.waiting[1:] else "finished"
 
+    unmasked = SumLedger(folder.path / SUMS)
     audit("started", versions=versions())
     with listening(folder.socket, operator.commands, operator.status, audit):
         try:
@@ -407,6 +416,7 @@ def run_rounds(
                     tell=log,
                     audit=audit,
                     last_words=last_words,
+                    unmasked=unmasked,
                 )
                 run = coordinator.run(progress=log_round)
                 audit("finished", round=operator.round)

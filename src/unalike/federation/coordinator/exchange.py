@@ -132,6 +132,7 @@ class Exchange(Generic[T]):
             deadline += paused
             self._repeat_at += paused
 
+            self.mailbox.look()
             silent = self.silent
             if not silent or time.monotonic() >= deadline:
                 return

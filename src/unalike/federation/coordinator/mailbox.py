@@ -80,6 +80,7 @@ class Mailbox:
         """Site -> the newest requests to it by their digest."""
         self._last_seen: dict[str, float] = {}
         """Site -> when it was last connected, by the monotonic clock; when it was first missed, if it never was."""
+        self._looked_at = time.monotonic()
         self._reports: Counter[str] = Counter()
 
     def begin(self, place: Place) -> None:
@@ -119,12 +120,17 @@ class Mailbox:
                 self.notify([site], "late")
         return new
 
-    def seconds_offline(self, site: str) -> float:
-        """The seconds for which a site has not been connected, by this and earlier calls; 0 while it is."""
-        now = time.monotonic()
+    def look(self) -> None:
+        """Write down which sites are connected now; a site that was never seen is missed from this look on."""
+        self._looked_at = time.monotonic()
+        for site in self._keys:
+            self._last_seen.setdefault(site, self._looked_at)
         for connected in self.transport.sites():
-            self._last_seen[connected] = now
-        return now - self._last_seen.setdefault(site, now)
+            self._last_seen[connected] = self._looked_at
+
+    def seconds_offline(self, site: str) -> float:
+        """The seconds for which a site has not been connected, by the looks until now; 0 while it is, and before the first one."""
+        return self._looked_at - self._last_seen.get(site, self._looked_at)
 
     def notify(self, sites: Collection[str], what: str, seconds: float = 0.0) -> None:
         """Send sites one of the `NOTICES`, and wait so long at most for their answers, which a later run would refuse."""

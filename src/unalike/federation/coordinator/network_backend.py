@@ -21,17 +21,25 @@ from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.coordinator.round_request import (
+    RoundContents,
     RoundRequests,
     SiteReply,
     SplitSums,
     has_scores,
     placeholder_context,
     round_contents,
+    round_tensors,
 )
-from unalike.federation.coordinator.secure_aggregation import MaskedRequests, SecureAggregation
+from unalike.federation.coordinator.secure_aggregation import (
+    MaskedRequests,
+    MaskedSum,
+    SecureAggregation,
+)
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
+from unalike.federation.secure_aggregation.setup import model_digest
+from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
 from unalike.metrics.metric_sums import LARGEST_LOSS_SUM, MetricSums, unpooled
 from unalike.runtime.setup.run_config import RunConfig
@@ -87,7 +95,7 @@ class NetworkBackend:
     """Runs a plan at the sites of a federation.
 
     `arrived` is the folder of the updates of the current round; `left_out` are the sites that take no part in a round, by its
-    place, because it was discarded with them.
+    place, because it was discarded with them. `unmasked` has the sums of all runs with secure aggregation.
     """
 
     def __init__(
@@ -96,12 +104,14 @@ class NetworkBackend:
         mailbox: Mailbox,
         arrived: Path,
         left_out: Mapping[Place, set[str]],
+        unmasked: SumLedger,
         clock: Clock = machine_clock,
     ):
         self.run_config = run_config
         self.clock = clock
         self.mailbox = mailbox
         self.arrived = arrived
+        self.unmasked = unmasked
         self.left_out = left_out
         self._steps: list[NetworkStage | None] = []
         """The steps of the plan so far; None for a client query."""
@@ -243,6 +253,7 @@ class NetworkStage:
                 mailbox=mailbox,
                 state=self.state,
                 file=backend.arrived.with_name("secure_sum.json"),
+                unmasked=backend.unmasked,
                 wire_bytes=self._masking_bytes,
             )
             for of_group in self._bytes.values():
@@ -506,28 +517,38 @@ class NetworkStage:
         left_out = self._left_out.get(state.place, ())
         cohort = {client for client in cohort if federation.sites[client].name not in left_out}
 
-        # Keys come before masks: a sum is over sites that have keys with each other, and no others train.
-        masked_cohort: tuple[str, ...] = ()
-        if self._secure is not None and cohort:
-            masked_cohort = self._secure.cohort(cohort)
-        if masked_cohort:
-            cohort = {mailbox.client_of[site] for site in masked_cohort}
-
         # One message asks a site for both, training and evaluation; many sites only evaluate.
-        everybody = set(cohort)
-        if protocols:
-            everybody |= {k for k in self.active if has_scores(state.population, k)}
+        evaluated = {k for k in self.active if protocols and has_scores(state.population, k)}
 
         # Clients that choose their group do so before they are asked to train; who has not chosen does not train.
         if state.stage.chooses is not None:
-            state.choices = self._ask_choices(everybody, cohort)
+            state.choices = self._ask_choices(cohort | evaluated, cohort)
             cohort = cohort & state.choices.keys()
+        contents = round_contents(
+            state,
+            position=self._position,
+            active=self.active,
+            evaluate=protocols,
+            local="local" in self.run_config.options.protocols,
+            metrics=self.run_config.metrics,
+        )
+
+        # Keys come before masks: a sum is over sites that have keys with each other, and no others train.
+        masked_sum: MaskedSum | None = None
+        model = ""
+        if self._secure is not None and cohort:
+            model = self._model_digest(contents)
+            masked_sum, summed_sites = self._secure.begin_sum(cohort, model, protocols)
+            cohort = {mailbox.client_of[site] for site in summed_sites}
+            contents = replace(contents, evaluate=masked_sum.evaluate)
+        everybody = cohort | evaluated
         sites: dict[int, str] = {}
         for client in sorted(everybody):
             if state.group_of(client) is not None:
                 sites[client] = federation.sites[client].name
 
-        requests = self._requests(cohort, masked_cohort, protocols)
+        masked_cohort = masked_sum.cohort if masked_sum is not None else ()
+        requests = self._requests(contents, cohort, masked_cohort, model)
         answers_needed = None
         if cohort:
             rule = self._secure if self._secure is not None and masked_cohort else federation
@@ -551,8 +572,8 @@ class NetworkStage:
 
         # A sum is unmasked at once, as long as its sites are there to give their shares.
         if isinstance(requests, MaskedRequests) and masked_cohort:
-            summed_sites = [site for site in masked_cohort if site in exchange.values]
-            self._summed = requests.updates(summed_sites)
+            trained = [site for site in masked_cohort if site in exchange.counted]
+            self._summed = requests.updates([site for site in trained if site in exchange.values])
 
         self._digests = self._digests_after(exchange, sites, requests)
         return exchange
@@ -572,23 +593,28 @@ class NetworkStage:
                 digests[client] = digest
         return digests
 
+    def _model_digest(self, contents: RoundContents) -> str:
+        """The digest of the model that the sites of a sum are sent, which all of them share."""
+        [group] = contents.groups.values()
+        return model_digest(
+            self.state.place,
+            round_tensors(self.state, group.settings, group.broadcast),
+            group.digest,
+        )
+
     def _requests(
-        self, cohort: set[int], masked_cohort: tuple[str, ...], protocols: tuple[str, ...]
+        self,
+        contents: RoundContents,
+        cohort: set[int],
+        masked_cohort: tuple[str, ...],
+        model: str,
     ) -> RoundRequests:
         """The requests of an exchange: for updates in clear, or with secure aggregation for masked ones."""
         make_requests: Callable[..., RoundRequests] = RoundRequests
         if self._secure is not None:
             make_requests = partial(
-                MaskedRequests, secure=self._secure, masked_cohort=masked_cohort
+                MaskedRequests, secure=self._secure, masked_cohort=masked_cohort, model=model
             )
-        contents = round_contents(
-            self.state,
-            position=self._position,
-            active=self.active,
-            evaluate=protocols,
-            local="local" in self.run_config.options.protocols,
-            metrics=self.run_config.metrics,
-        )
         return make_requests(
             contents=contents,
             cohort=cohort,

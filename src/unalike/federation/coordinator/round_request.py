@@ -161,6 +161,25 @@ def _unshared(group: ModelGroup, values: Tree) -> Tree:
     return {name: value for name, value in values.items() if not method.shares(name, group.model)}
 
 
+def round_tensors(state: StageState, settings: StageSettings, broadcast: Broadcast) -> Tree:
+    """The tensors that a site is sent in every round: the shared ones, and messages."""
+    method = state.method
+    part_trees = {}
+
+    shared_params = method.shared_names(broadcast.params, settings.model)
+    part_trees["params"] = tree.only(broadcast.params, shared_params)
+
+    # Sites that keep buffers of their own get them only in a stage that gives all of them a start.
+    keep_buffers = settings.buffers == "local" and state.stage.start is None
+    if not keep_buffers:
+        shared_buffers = method.shared_names(broadcast.buffers, settings.model)
+        part_trees["buffers"] = tree.only(broadcast.buffers, shared_buffers)
+
+    for part, message in broadcast.messages.items():
+        part_trees[f"messages.{part}"] = message
+    return tree.pack(part_trees)
+
+
 @dataclass(kw_only=True, eq=False)
 class RoundRequests(Requests[SiteReply]):
     """Makes the requests of a round from its contents, checks the replies, and stores the updates.
@@ -200,7 +219,7 @@ class RoundRequests(Requests[SiteReply]):
             local=self.contents.local and trains,
             fixed=group.digest,
         )
-        tensors = self._round_tensors(group.settings, broadcast)
+        tensors = round_tensors(self.state, group.settings, broadcast)
         # What stays the same in a stage goes to a site only once, named by its digest from then on.
         if self.digests.get(client) != group.digest:
             tensors = tensors | group.fixed
@@ -347,24 +366,6 @@ class RoundRequests(Requests[SiteReply]):
                 sample=Batch(state.population.x[:1], state.population.y[:1]),
             )
         return self._expected[name]
-
-    def _round_tensors(self, settings: StageSettings, broadcast: Broadcast) -> Tree:
-        """The tensors that a site is sent in every round: the shared ones, and messages."""
-        method = self.state.method
-        part_trees = {}
-
-        shared_params = method.shared_names(broadcast.params, settings.model)
-        part_trees["params"] = tree.only(broadcast.params, shared_params)
-
-        # Sites that keep buffers of their own get them only in a stage that gives all of them a start.
-        keep_buffers = settings.buffers == "local" and self.state.stage.start is None
-        if not keep_buffers:
-            shared_buffers = method.shared_names(broadcast.buffers, settings.model)
-            part_trees["buffers"] = tree.only(broadcast.buffers, shared_buffers)
-
-        for part, message in broadcast.messages.items():
-            part_trees[f"messages.{part}"] = message
-        return tree.pack(part_trees)
 
     def _split_sums(self, tallies: Any, client: int) -> SplitSums:
         """A site's evaluation of one model, over as many samples as it was admitted with."""

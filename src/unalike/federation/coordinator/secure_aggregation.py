@@ -1,10 +1,9 @@
 """The coordinator's half of secure aggregation: setups, requests for masked summands, and the exchange that unmasks their sum."""
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,12 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.tensor_files import write_bytes
+from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.types import Batch, ClientUpdate, Tree
 from unalike.federation.coordinator.exchange import Exchange, Requests
-from unalike.federation.coordinator.mailbox import Mailbox, Request
+from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.coordinator.round_request import (
     RoundRequests,
     SiteReply,
@@ -28,7 +27,9 @@ from unalike.federation.protocol.messages import MaskedTrainRequest, SetupReques
 from unalike.federation.secure_aggregation.arithmetic import SHARE_BYTES, Words, combine, decode
 from unalike.federation.secure_aggregation.masks import KEY_BYTES, agree, mask, raw
 from unalike.federation.secure_aggregation.setup import Keys, Setup
+from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import (
+    IDLE,
     LOSS,
     WEIGHT,
     empty_summand,
@@ -54,6 +55,8 @@ MAX_SETUP_BYTES = 2**20
 """Bytes of sealed shares that a site sends in a setup, at most."""
 MAX_SETUP_ROUNDS = 64
 """Rounds of a setup, at most."""
+REMEMBERED_SUMS = 3
+"""Sums that can be asked for again: a run goes back by at most two rounds, if its newest checkpoint is damaged."""
 WEIGHT_ROUNDING = 1e-5
 """The share by which the weight of a sum may differ from what the sites' samples make of it."""
 
@@ -117,53 +120,134 @@ class MaskingRequests(Requests[Tree]):
         return tensors
 
 
+@dataclass(frozen=True)
+class MaskedSum:
+    """A sum that sites were asked for: its place, the number of the setup that has its keys, and what the requests say.
+
+    Masks are between the sites of the `cohort`, which evaluate the model under the protocols `evaluate`.
+    """
+
+    step: int
+    round: int
+    setup: int
+    cohort: tuple[str, ...]
+    evaluate: tuple[str, ...]
+
+    @property
+    def place(self) -> Place:
+        return self.step, self.round
+
+
 class SecureAggregation:
     """Setups and sums of a step of a run.
 
-    Keys and shares are exchanged once for many rounds, again after these, after a restart, and where a site comes that has none.
-    Sites give shares for one sum of a round. So `file` holds the sites of the newest sum before it is unmasked: a coordinator that
-    was killed meanwhile asks these again, and no others. `wire_bytes` counts bytes "down" and "up" of setups and unmasking.
+    Keys and shares are exchanged once for many rounds, again after these, and where a site comes that has none. A site answers one
+    request for a summand in a round. So what a request is made of is in files before it leaves: a coordinator that was killed
+    meanwhile makes the same one. `file` has the number of the newest setup and the newest sums, a file beside it keys and sealed
+    shares. Sites give shares for one sum over a model, in any run: `unmasked` has the sites of all sums before they are unmasked;
+    these are asked again, and no others. `wire_bytes` counts bytes "down" and "up" of setups and unmasking.
     """
 
-    def __init__(self, mailbox: Mailbox, state: StageState, file: Path, wire_bytes: Counter[str]):
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        state: StageState,
+        file: Path,
+        unmasked: SumLedger,
+        wire_bytes: Counter[str],
+    ):
         self.mailbox = mailbox
         self.state = state
         self.file = file
+        self.setup_file = file.with_name("secure_setup.safetensors")
+        self.unmasked = unmasked
         self.least = mailbox.federation.least_sum
         self.setup: Setup | None = None
         self.keys: Keys = {}
         self._wire_bytes = wire_bytes
         self._sealed: dict[str, Tensor] = {}
         """Member that has shared its secrets -> its sealed shares [members, rounds, bytes]."""
-        self._newest_round = -1
-        """The last round for which masks of the setup were asked for."""
+        self._number = 0
+        """The number of the last setup, of whatever run."""
+        self._sums: list[MaskedSum] = []
+        """The newest sums that sites of this run were asked for."""
+        self._needed = 0
+        """The sites that must answer, where a sum over the model may have been unmasked already."""
+        self._load()
+
+    def _load(self) -> None:
+        """Go on with the sums and the setup of an earlier process, if they are of this run."""
+        if self.file.exists():
+            written = json.loads(self.file.read_text())
+            self._number = written["number"]
+            if written["run"] == self.mailbox.run:
+                for fields in written["sums"]:
+                    lists = {name: tuple(fields[name]) for name in ("cohort", "evaluate")}
+                    self._sums.append(MaskedSum(**(fields | lists)))
+        if not self.setup_file.exists():
+            return
+        tensors, facts = read_tensors(self.setup_file)
+        setup = Setup(**facts)
+        of_now = (self.mailbox.run, self.mailbox.federation.terms, self.state.place[0])
+        if (setup.run, setup.terms, setup.step) == of_now:
+            self.setup = setup
+            self.keys = tree.under(tensors, "keys/")
+            self._sealed = tree.under(tensors, "sealed/")
+
+    def _write(self) -> None:
+        sums = [asdict(masked_sum) for masked_sum in self._sums]
+        written = {"run": self.mailbox.run, "number": self._number, "sums": sums}
+        write_bytes(self.file, json.dumps(written).encode())
 
     def answers_needed(self, asked: int) -> int:
         """Number of answers that make the sum of this round."""
         by_quorum = self.mailbox.federation.answers_needed(asked)
-        return max(self.least, by_quorum, len(self._sites_of_begun_sum()))
+        return max(self.least, by_quorum, self._needed)
 
-    def _sites_of_begun_sum(self) -> set[str]:
-        """The sites of the sum of this round, if it may have been unmasked already; else none."""
-        if not self.file.exists():
-            return set()
-        newest = json.loads(self.file.read_text())
-        if newest.get("of") != [self.mailbox.run, *self.state.place]:
-            return set()
-        return set(newest["alive"])
+    def begin_sum(
+        self, clients: set[int], model: str, evaluate: tuple[str, ...]
+    ) -> tuple[MaskedSum, tuple[str, ...]]:
+        """The sum of this round over the sites of these clients, and those of its cohort that are to be in it.
 
-    def cohort(self, clients: set[int]) -> tuple[str, ...]:
-        """The sites of these clients that have keys for a sum of this round; a new setup is made where one is due."""
+        A sum that sites were asked for before is the same again. A new setup is made where one is due.
+        """
+        # Where shares for a sum over this model may have left the sites, no other one can be had, unless a site of it was revoked.
         sites = self.mailbox.federation.sites
-        # Where shares for a sum of this round may have left the sites, no other sum of it can be had.
-        wanted = self._sites_of_begun_sum() or {sites[client].name for client in clients}
+        wanted = {sites[client].name for client in clients}
+        revoked = {site.name for site in sites if site.revoked}
+        self._needed = 0
+        for known in self.unmasked.sums_over(model):
+            if revoked.isdisjoint(known):
+                wanted = set(known)
+                self._needed = len(wanted)
 
-        # A setup has keys for its rounds, each for one sum; a site that was away when it was made has none.
-        if not self._has_unused_keys() or self._some_lack_keys(wanted):
-            self._begin_setup([sites[client].name for client in self.state.eligible], wanted)
-        _, round = self.state.place
-        self._newest_round = round
-        return tuple(name for name in self.keys if name in wanted and name in self._sealed)
+        masked_sum = self._begun_sum()
+        if masked_sum is None:
+            # A setup has keys for its rounds, each for one sum; a site that was away when it was made has none.
+            if not self._has_unused_keys() or self._some_lack_keys(wanted):
+                self._begin_setup([sites[client].name for client in self.state.eligible], wanted)
+            assert self.setup is not None
+            step, round = self.state.place
+            members = (name for name in self.keys if name in wanted and name in self._sealed)
+            masked_sum = MaskedSum(
+                step=step,
+                round=round,
+                setup=self.setup.number,
+                cohort=tuple(members),
+                evaluate=evaluate,
+            )
+            self._sums = [*self._sums, masked_sum][-REMEMBERED_SUMS:]
+            self._write()
+        asked = (name for name in masked_sum.cohort if name in wanted and name not in revoked)
+        return masked_sum, tuple(asked)
+
+    def _begun_sum(self) -> MaskedSum | None:
+        """The sum of this round that sites were asked for, if the setup is still the one with its keys."""
+        for masked_sum in self._sums:
+            is_of_setup = self.setup is not None and masked_sum.setup == self.setup.number
+            if masked_sum.place == self.state.place and is_of_setup:
+                return masked_sum
+        return None
 
     def _has_unused_keys(self) -> bool:
         """Whether the setup has keys for this round that were not asked for yet."""
@@ -171,8 +255,9 @@ class SecureAggregation:
         if setup is None:
             return False
         step, round = self.state.place
-        is_covered = round < setup.first + setup.rounds
-        return setup.step == step and self._newest_round < round and is_covered
+        newest = max((masked_sum.place for masked_sum in self._sums), default=(0, 0))
+        is_covered = setup.first <= round < setup.first + setup.rounds
+        return setup.step == step and newest < self.state.place and is_covered
 
     def _some_lack_keys(self, sites: set[str]) -> bool:
         """Whether one of these sites could take part if it had keys."""
@@ -186,13 +271,13 @@ class SecureAggregation:
         rounds_in_size = MAX_SETUP_BYTES // (SEALED_BYTES * len(sites))
         rounds = max(1, min(rounds_left, MAX_SETUP_ROUNDS, rounds_in_size))
 
-        # Sites decline a setup whose number is not above that of the last one, also across restarts.
-        least_number = 0 if self.setup is None else self.setup.number + 1
-        number = max(time.time_ns(), least_number)
+        # Sites decline a setup whose number is not above that of the last one: each attempt has a number of its own.
+        self._number += 1
+        self._write()
         step, first = self.state.place
         setup = Setup(
             run=self.mailbox.run,
-            number=number,
+            number=self._number,
             step=step,
             first=first,
             rounds=rounds,
@@ -204,7 +289,7 @@ class SecureAggregation:
         def check_signature(site: str, tensors: Tree) -> None:
             setup.check(federation, site, tensors["keys"], tensors["signature"])
 
-        request = SetupRequest(terms=federation.terms, setup=number, rounds=rounds)
+        request = SetupRequest(terms=federation.terms, setup=setup.number, rounds=rounds)
         key_requests = MaskingRequests(
             kind="keys",
             facts=request.facts,
@@ -222,7 +307,7 @@ class SecureAggregation:
             "signatures": torch.stack([answers[site]["signature"] for site in members]),
         }
         request = SetupRequest(
-            terms=federation.terms, setup=number, rounds=rounds, members=tuple(members)
+            terms=federation.terms, setup=setup.number, rounds=rounds, members=tuple(members)
         )
         share_requests = MaskingRequests(
             kind="shares",
@@ -231,7 +316,9 @@ class SecureAggregation:
             shapes={"shares": (len(members), rounds, SEALED_BYTES)},
         )
         answers = self._exchange(share_requests, members, counted & set(members))
-        self._sealed = {site: answer["shares"] for site, answer in answers.items()}
+        self._sealed = {site: answers[site]["shares"] for site in members if site in answers}
+        tensors = tree.pack({"keys": dict(self.keys), "sealed": self._sealed})
+        write_tensors(self.setup_file, tensors, asdict(setup))
         self.mailbox.event(
             "setup", round=self.mailbox.number, members=sorted(self._sealed), rounds=rounds
         )
@@ -264,13 +351,15 @@ class SecureAggregation:
         return self.least
 
     def unmask(
-        self, context: str, cohort: Sequence[str], alive: Sequence[str], total: Words
+        self, context: str, model: str, cohort: Sequence[str], alive: Sequence[str], total: Words
     ) -> Words:
-        """The sum of the summands of the sites `alive`, which are `total` while they are masked, for a sum with this context."""
+        """The sum of the summands of the sites `alive`, which are `total` while they are masked, for a sum with this context.
+
+        It is over this `model`, a digest.
+        """
         assert self.setup is not None
         # Before a share leaves a site, it is written down which sum it is for.
-        newest = {"of": [self.mailbox.run, *self.state.place], "alive": list(alive)}
-        write_bytes(self.file, json.dumps(newest).encode())
+        self.unmasked.add(model, alive)
 
         dropped = [site for site in cohort if site not in alive]
         shares = self._unmasking_shares(alive, dropped)
@@ -299,10 +388,10 @@ class SecureAggregation:
         slot = self.setup.slot(*self.state.place)
         names = [*alive, *dropped]
 
-        # Each member opens what these sites have sealed for it in the setup.
+        # Each site that was asked for a summand opens what these sites have sealed for it in the setup.
         column = {site: i for i, site in enumerate(self.keys)}
         sealed = {}
-        for receiver in self._sealed:
+        for receiver in sorted(names, key=federation.number):
             for_receiver = [self._sealed[site][column[receiver], slot] for site in names]
             sealed[receiver] = {"shares": torch.stack(for_receiver)}
         request = UnmaskRequest(
@@ -317,7 +406,9 @@ class SecureAggregation:
             tensors=sealed,
             shapes={"shares": (len(names), SHARE_BYTES)},
         )
-        answers = self._exchange(requests, sites=list(sealed), counted=set(sealed))
+        revoked = {site.name for site in federation.sites if site.revoked}
+        receivers = [site for site in sealed if site not in revoked]
+        answers = self._exchange(requests, sites=receivers, counted=set(receivers))
 
         # The threshold is enough: more shares of a secret would give the same one.
         shares = {}
@@ -328,10 +419,14 @@ class SecureAggregation:
 
 @dataclass(kw_only=True, eq=False)
 class MaskedRequests(RoundRequests):
-    """As `RoundRequests`; the sites `masked_cohort` answer with masked summands, which are added up as they arrive and not kept."""
+    """As `RoundRequests`; sites of the `masked_cohort` answer with masked summands, which are added up as they arrive and not kept.
+
+    `model` is the digest of the model that they train.
+    """
 
     secure: SecureAggregation
     masked_cohort: tuple[str, ...]
+    model: str
     _total: Words = field(default_factory=lambda: np.zeros(0, np.uint64), init=False)
     """The sum of the summands so far, modulo 2^64."""
     _empty_summand: Tree = field(default_factory=dict, init=False)
@@ -388,27 +483,29 @@ class MaskedRequests(RoundRequests):
         _, facts, _ = self.request(alive[0])
         asked = MaskedTrainRequest.read(facts)
         context = self.secure.setup.sum_context(
-            round=self.secure.state.place[1],
-            asked=asked,
-            tensors=self._round_tensors(group.settings, self.contents.group(ids[0]).broadcast),
-            keys=self.secure.keys,
+            place=self.secure.state.place, asked=asked, model=self.model, keys=self.secure.keys
         )
-        total = self.secure.unmask(context, self.masked_cohort, alive, self._total)
+        total = self.secure.unmask(context, self.model, self.masked_cohort, alive, self._total)
         terms = terms_of(decode(total), self._empty_summand)
 
         # A false summand or share changes the weight, too. Which site sent it, a sum does not say.
         weights = own_weights(group, ids, group.members)
         weight = float(terms.pop(WEIGHT))
         wanted = float(weights.weights.double().sum())
-        if abs(weight - wanted) > WEIGHT_ROUNDING * wanted:
+        idle = float(terms.pop(IDLE))
+        is_count = idle.is_integer() and 0 <= idle <= len(ids)
+        if abs(weight - wanted) > WEIGHT_ROUNDING * wanted or not is_count:
             raise UnalikeError(
-                f"the sum over {', '.join(alive)} has the weight {weight:.6g}, by their samples {wanted:.6g}: a site sent false "
-                "shares or another weight, and a sum does not say which: go back by `unalike federation rollback`, and revoke it"
+                f"the sum over {', '.join(alive)} has the weight {weight:.6g}, by their samples {wanted:.6g}, and {idle:.6g} idle "
+                "summands: a site sent false shares or another weight, and a sum does not say which: revoke it, and go back by "
+                "`unalike federation rollback`; the others must allow a second sum over that model (sums_per_model in site.toml)"
             )
+        self._report_idle(int(idle), len(ids))
 
-        # Of each site only the mean loss of all is known.
+        # Of each site only the mean loss is known of those that are not idle.
         numbers = group.client_pool.expected(ids, group.members).stacked
-        mean_loss = float(terms.pop(LOSS) / numbers.size.sum())
+        share = 1 - idle / len(ids)
+        mean_loss = float(terms.pop(LOSS) / (numbers.size.sum() * share))
         numbers = numbers._replace(loss=torch.full_like(numbers.size, mean_loss))
 
         trees = tree.unpack(terms)
@@ -427,3 +524,15 @@ class MaskedRequests(RoundRequests):
             folded=folded,
             used_weights=weights,
         )
+
+    def _report_idle(self, idle: int, sites: int) -> None:
+        """Say how many sites left the model as it is. Raises `UnalikeError` where half of them or more did."""
+        if not idle:
+            return
+        self.mailbox.event("idle summands", round=self.mailbox.number, idle=idle, sites=sites)
+        if 2 * idle >= sites:
+            raise UnalikeError(
+                f"round {self.mailbox.number}: {idle} of {sites} sites leave the model as it is, since their training fails or "
+                "gives values that a sum cannot hold; a round counts if less than half do. Their own journals say why: try a "
+                "smaller learning rate, or scaled data, in a new federation"
+            )

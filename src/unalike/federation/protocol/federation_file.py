@@ -5,6 +5,7 @@ import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -245,7 +246,7 @@ class Federation(
             f"{name!r} is not enrolled; expected one of {', '.join(s.name for s in self.sites)}"
         )
 
-    @property
+    @cached_property
     def terms(self) -> str:
         """Digest of the terms that a site agrees to: all that decides what the site computes and what it sends.
 

@@ -12,7 +12,7 @@ The way of a request and its answer:
 
 import platform
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -24,7 +24,7 @@ from unalike.core.codec import Facts, Malformed
 
 R = TypeVar("R", bound="AgreedRequest")
 
-PROTOCOL = "3"
+PROTOCOL = "4"
 """Number of this protocol: coordinator and sites must have the same."""
 
 NOTICE = "notice"
@@ -49,7 +49,6 @@ REASONS = {
     "plan": "the request is not one of the plan that it agreed to",
     "version": "it speaks another protocol; install one version of unalike at all sites",
     "sum": "secure aggregation does not allow it: its journal says what was asked",
-    "range": "a value of its update is out of the range of secure aggregation; is its data scaled?",
     "rules": "its own rules (site.toml) do not allow it",
     "released": "it trained this round already, and a second update would cost privacy that nobody counts",
     "spent": "another update would exceed the epsilon that its site.toml allows for all private runs",
@@ -177,14 +176,24 @@ class MaskedTrainRequest(TrainRequest):
     `setup` has the keys, None where nobody trains; `clients` sites have training samples.
     """
 
+    OWN_FIELDS: ClassVar[frozenset[str]] = frozenset({"accepted", "evaluate"})
+    """Fields that differ between the sites of a sum. All others, also those of later versions, must be the same."""
+
     setup: PositiveInt | None
     clients: PositiveInt
     cohort: tuple[str, ...]
+
+    @property
+    def common_facts(self) -> Facts:
+        """The facts that all sites of the sum are sent."""
+        return {name: value for name, value in self.facts.items() if name not in self.OWN_FIELDS}
 
 
 @validated
 class UnmaskRequest(AgreedRequest):
     """Give shares of the private masks of the sites `alive`, which are in the sum, and of the mask keys of those that `dropped`.
+
+    Both together are the cohort of this site's own masked summand.
 
     The tensor `shares` has what these sites sealed for this one, in this order.
     """

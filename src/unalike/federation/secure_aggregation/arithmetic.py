@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from unalike._utils.errors import UnalikeError
-
 SECRET_BYTES = 32
 """Bytes of a secret."""
 PRIME = 2**256 + 297
@@ -56,19 +54,29 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     return (total % PRIME % 2**256).to_bytes(SECRET_BYTES)
 
 
+def bound(terms: int) -> float:
+    """The bound 2^31 / terms: of so many summands with values below it no sum can overflow."""
+    return 2.0 ** (63 - FRACTION_BITS) / terms
+
+
+def is_encodable(values: NDArray[np.float64], terms: int) -> bool:
+    """Whether all values are finite and below the bound for one of `terms` summands."""
+    # in this form the comparison is false for NaN
+    return bool((np.abs(values) < bound(terms)).all())
+
+
 def encode(values: NDArray[np.float64], terms: int) -> Words:
     """round(2^32 v) modulo 2^64, for one of `terms` summands.
 
-    The decoded sum S of K summands differs from their exact sum by at most K 2^-33 + 2^-53 |S|. Raises `UnalikeError` for values
-    that are not finite or not below 2^31 / terms, with which no sum can overflow.
+    The decoded sum S of K summands differs from their exact sum by at most K 2^-33 + 2^-53 |S|. Every value gives a word, so that
+    whether a summand can be made says nothing about it: NaN counts as 0, and what is not below the `bound` as the bound's nearest
+    value.
     """
-    limit = 2.0 ** (63 - FRACTION_BITS) / terms
-    # in this form the comparison is false for NaN
-    if not bool((np.abs(values) < limit).all()):
-        raise UnalikeError(
-            f"a value of {np.abs(values).max():.3g} in a sum; expected less than {limit:.3g}"
-        )
-    return np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64)
+    largest = np.nextafter(bound(terms), 0)
+    limited = values.clip(-largest, largest)
+    limited[np.isnan(limited)] = 0
+    limited *= 2.0**FRACTION_BITS
+    return np.rint(limited).astype(np.int64).view(np.uint64)
 
 
 def decode(total: Words) -> NDArray[np.float64]:

@@ -71,36 +71,43 @@ class Setup:
                 "sum", f"a key of {site!r} with which every site would agree on the same secret"
             ) from None
 
-    def sum_context(self, round: int, asked: MaskedTrainRequest, tensors: Tree, keys: Keys) -> str:
-        """Digest of all that the sites of a sum must have in common: the sites, their keys, and the model that they train.
+    def sum_context(
+        self, place: tuple[int, int], asked: MaskedTrainRequest, model: str, keys: Keys
+    ) -> str:
+        """Digest of all that the sites of a sum must have in common: the sites, their keys, the model, and what to do with it.
 
         Masks are derived with it. So a coordinator that sends the sites different models or lists gets noise (model inconsistency,
-        Pasquini et al. 2022). `tensors` are those of the request that are sent in every round; `asked.fixed` stands for the others.
+        Pasquini et al. 2022). `model` is the `model_digest` of the request at this `place`.
         """
-        common_fields = (
-            asked.method,
-            asked.round,
-            asked.cohort,
-            asked.clients,
-            asked.samples,
-            asked.fixed,
-        )
-        return context(
-            "sum", asdict(self), round, common_fields, checksum(tensors), keys_digest(keys)
-        )
+        return context("sum", asdict(self), place, asked.common_facts, model, members_digest(keys))
+
+
+def model_digest(place: tuple[int, int], tensors: Tree, fixed: str) -> str:
+    """Digest of the model that a site is sent, whatever the order of its tensors; without a model, of the round at this `place`.
+
+    `tensors` are those that are sent in every round; `fixed` is the digest of the others.
+    """
+    if not tensors:
+        return context("no model", place, fixed)
+    return context("model", checksum(dict(sorted(tensors.items()))), fixed)
 
 
 def check_sites(names: Sequence[str], federation: Federation, keys: Keys) -> None:
-    """Raise `Declined` for a list of sites that is too short, or names sites twice or others than those with keys."""
+    """Raise `Declined` for sites that are too few, not all with keys, or not each once in the order of their enrolment."""
     least = federation.least_sum
-    has_repeated = len(set(names)) < len(names)
-    if len(names) < least or has_repeated or not set(names) <= keys.keys():
+    if len(names) < least or not set(names) <= keys.keys() or not is_in_order(names, federation):
         raise Declined(
             "sum",
-            f"sites {', '.join(names)[:200]}; expected {least} or more members of the setup, each once",
+            f"sites {', '.join(names)[:200]}; expected {least} or more members of the setup, each once, in the order of enrolment",
         )
 
 
-def keys_digest(keys: Keys) -> str:
-    """Digest of the keys of all members."""
-    return checksum(dict(sorted(keys.items())))
+def is_in_order(names: Sequence[str], federation: Federation) -> bool:
+    """Whether enrolled sites are named in the order of the federation file, each once."""
+    numbers = [federation.number(name) for name in names]
+    return numbers == sorted(set(numbers))
+
+
+def members_digest(keys: Keys) -> str:
+    """Digest of the list of all members with their keys."""
+    return context("members", list(keys), checksum(dict(keys)))

@@ -1,6 +1,7 @@
 """Methods whose server half reads sums alone, and what one site adds to these sums."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,8 +10,9 @@ from numpy.typing import NDArray
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.nests import map_tensors
-from unalike.core.types import ClientUpdate, Tree
+from unalike.core.types import Batch, Broadcast, ClientUpdate, Tree
 from unalike.core.views import Members, StageSettings
+from unalike.federation.secure_aggregation.arithmetic import bound, is_encodable
 from unalike.methods.method import Method
 from unalike.methods.part import overrides
 from unalike.methods.plan import QueryStep, Step
@@ -18,11 +20,26 @@ from unalike.methods.roles import Upload
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.training.server.server_round import SumWeights
 from unalike.training.server.summed_updates import StreamingSum
+from unalike.training.validation import expected_update
 
 WEIGHT = "weight"
 """The term whose sum is that of the weights."""
+IDLE = "idle"
+"""The term whose sum is the number of idle summands."""
 LOSS = "loss"
 """The term whose sum is that of the training losses times the numbers of samples."""
+
+
+class Summand(NamedTuple):
+    """What a site adds to a sum: the values of its terms, [length], and the client update in them.
+
+    It is idle where `why_idle` says so: the site leaves the model as it is, since a sum cannot hold what its training gave. Only
+    the number of idle summands is in the sum.
+    """
+
+    values: NDArray[np.float64]
+    client_update: ClientUpdate
+    why_idle: str = ""
 
 
 def check_summed(step: Step, settings: StageSettings) -> None:
@@ -107,9 +124,65 @@ def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights)
     folded = {f"folded.{part}": t for part, t in sums.folded.items()}
     terms = tree.pack({"update": sums.update, "buffers": sums.buffers} | folded)
     return terms | {
+        IDLE: torch.zeros((), dtype=torch.float64),
         WEIGHT: weights.weights[0].double(),
         LOSS: (client_update.loss * client_update.size).double(),
     }
+
+
+def trained_summand(
+    group: ModelGroup, broadcast: Broadcast, client: int, weights: SumWeights, sites: int
+) -> Summand:
+    """Train a client; returns what it adds to the sum of so many `sites`.
+
+    Whether training fails, or gives what a sum cannot hold, tells about the samples. So it is no error: the summand is idle then,
+    and the client keeps the state that it had. Raises `UnalikeError` where that state cannot be read, `OSError` for a full disk.
+    """
+    accepted = group.accepted.get(client)
+    state_before = group.client_state(client)
+    try:
+        stacked = group.executor.run(broadcast, [client], group.accepted)
+        client_update = map_tensors(lambda t: t[0], stacked)
+        values = vector(summand(group, client_update, weights))
+        if is_encodable(values, sites):
+            return Summand(values, client_update)
+        why_idle = (
+            f"a value of {np.abs(values).max():.3g}; a sum holds less than {bound(sites):.3g}"
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        why_idle = f"{type(error).__name__}: {error}"
+    group.client_states.put(client, broadcast.round, state_before, accepted)
+    client_update = _idle_update(group, broadcast, client)
+    terms = summand(group, client_update, weights)
+    terms[IDLE] = torch.ones_like(terms[IDLE])
+    return Summand(vector(terms), client_update, why_idle)
+
+
+def _idle_update(group: ModelGroup, broadcast: Broadcast, client: int) -> ClientUpdate:
+    """The update of a client that leaves the model as it is: zeros, and the buffers that it received.
+
+    Where clients add noise to their updates it is that of a client with padding alone, which is noise.
+    """
+    source = group.source
+    padding = Batch(torch.zeros_like(source.x[:1]), torch.zeros_like(source.y[:1]))
+    client_update = expected_update(
+        method=group.method,
+        settings=group.settings,
+        broadcast=broadcast.to(client),
+        context=group.context(client),
+        sample=padding,
+    )
+    if group.method.privacy is None:
+        client_update = map_tensors(torch.zeros_like, client_update)
+    one = torch.ones_like(client_update.size)
+    return client_update._replace(
+        buffers=tree.only(group.state.buffers, client_update.buffers),
+        size=one,
+        steps=one,
+        loss=torch.zeros_like(client_update.loss),
+    )
 
 
 def sums_encoded(method: Method) -> bool:

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike.core.types import Tree
 from unalike.federation.protocol.envelope import Head
@@ -27,7 +27,6 @@ from unalike.federation.protocol.messages import (
 from unalike.federation.secure_aggregation.arithmetic import (
     RANDOM_BYTES,
     SHARE_BYTES,
-    Words,
     encode,
     split,
 )
@@ -41,12 +40,21 @@ from unalike.federation.secure_aggregation.masks import (
     rows,
     stream,
 )
-from unalike.federation.secure_aggregation.setup import Keys, Setup, check_sites, keys_digest
-from unalike.federation.secure_aggregation.summands import vector
+from unalike.federation.secure_aggregation.setup import (
+    Keys,
+    Setup,
+    check_sites,
+    is_in_order,
+    members_digest,
+    model_digest,
+)
+from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.security.keys import PrivateKey
 
 MAX_SETUP_ROUNDS = 1000
 """Rounds of a setup, at most."""
+REMEMBERED_ROUNDS = 3
+"""Rounds whose summand can be asked for again: a coordinator goes back by at most two, if its newest checkpoint is damaged."""
 
 PRIVATE_MASK = "private mask"
 """The secret of a site's own mask. Its shares are given for a site whose summand is in the sum."""
@@ -56,33 +64,79 @@ CHANNEL = "channel"
 """The private key that seals shares for another site."""
 
 SECOND_SUM = (
-    "a second sum, over other sites than the first; their difference would show single updates:"
+    "a second sum, over other sites than the first; their difference would show single updates"
 )
 
 
-class SecureSums:
-    """A site's secrets of a run and its ledger of sums, in `folder`. All methods raise `Declined`.
+@dataclass(frozen=True)
+class MaskedRound:
+    """The one summand that a site has in a round, for one request and with one `setup`; in the ledger.
 
-    In the ledger, `setup` is the newest one, and all secrets in it are derived from `secret`. `masked` is round -> context of the
-    sum that a summand was masked for. `sums` is "step-round" -> setup, and digests of the sites in the sum and of the others, once
-    the site gave shares for it. It is written before anything leaves the site: no restart makes it give both kinds of shares for
-    one site and round, or shares for two sums of one round.
+    `request` and `model` are digests. `alive` and `dropped` are the sites in the sum and the others, once shares were given for it.
     """
 
-    def __init__(self, federation: Federation, name: str, key: PrivateKey, folder: Path):
+    step: int
+    round: int
+    setup: int
+    request: str
+    model: str
+    cohort: tuple[str, ...]
+    alive: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.step, self.round
+
+
+@dataclass(frozen=True)
+class Masks:
+    """What the masks of a summand are derived from: the place of the round in the setup, and the context of the sum."""
+
+    cohort: tuple[str, ...]
+    slot: int
+    context: str
+    keys: Keys
+
+
+class SecureSums:
+    """A site's secrets of a run and its ledger of summands, in `folder`. All methods raise `Declined`.
+
+    In the ledger, `setup` is the newest one, and all secrets in it are derived from `secret`. `rounds` are the newest rounds with a
+    summand (`MaskedRound`). It is written before anything leaves the site: no restart and no setup makes it mask two summands for
+    one round, give both kinds of shares for one site, or shares for two sums. `unmasked` has the sums of all runs: over one model
+    there is one, or as many as the site's rule `sums_per_model` says.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        name: str,
+        key: PrivateKey,
+        folder: Path,
+        unmasked: SumLedger,
+        sums_per_model: int = 1,
+    ):
         if not federation.secure_aggregation:
             raise Declined("plan", "a request of secure aggregation, which was not agreed")
         self.federation = federation
         self.name = name
         self.key = key
+        self.unmasked = unmasked
+        self.sums_per_model = sums_per_model
         self.file = folder / "sums.json"
         self.members_file = folder / "members.safetensors"
-        self.ledger: dict[str, Any] = {"sums": {}}
+        self.shares_file = folder / "shares.safetensors"
+        self.ledger: dict[str, Any] = {}
         if self.file.exists():
             self.ledger = json.loads(self.file.read_text())
         self.setup: Setup | None = None
         if "setup" in self.ledger:
             self.setup = Setup(**self.ledger["setup"])
+        self.rounds: list[MaskedRound] = []
+        for fields in self.ledger.get("rounds", ()):
+            lists = {name: tuple(fields[name]) for name in ("cohort", "alive", "dropped")}
+            self.rounds.append(MaskedRound(**(fields | lists)))
 
     # 1. A setup: keys, then shares of the secrets behind them.
 
@@ -96,17 +150,17 @@ class SecureSums:
             rounds=asked.rounds,
             terms=self.federation.terms,
         )
-
-        # A later setup begins with a new secret; the same request again gets the same keys.
-        if self.setup is None or self.setup.number < setup.number:
-            self.members_file.unlink(missing_ok=True)
-            self._write(setup=asdict(setup), secret=secrets.token_hex(32), masked={})
-            self.setup = setup
-        if self.setup != setup or setup.rounds > MAX_SETUP_ROUNDS:
+        is_later = self.setup is None or self.setup.number < setup.number
+        if setup.rounds > MAX_SETUP_ROUNDS or not (is_later or self.setup == setup):
             raise Declined(
                 "sum",
                 f"setup {setup.number} of {setup.rounds} rounds; the newest one here is {self.setup}",
             )
+
+        # A later setup begins with a new secret; the same request again gets the same keys.
+        if is_later:
+            self._write(setup=asdict(setup), secret=secrets.token_hex(32))
+            self.setup = setup
 
         # The signature is for this setup alone: nobody can use these keys in another one.
         keys = self._own_keys(setup)
@@ -115,29 +169,38 @@ class SecureSums:
 
     def shares(self, head: Head, asked: SetupRequest, tensors: Tree) -> Tree:
         """For each member its sealed shares of this site's secrets of all rounds, once the members' keys were checked."""
-        setup, earlier_keys = self._members(asked.setup)
+        setup = self._setup(asked.setup)
         keys = self._checked_keys(setup, asked, tensors)
+        members = members_digest(keys)
+        about = {"setup": setup.number, "members": members}
 
-        # A second list would have other shares of the same secrets.
-        if earlier_keys and keys_digest(earlier_keys) != keys_digest(keys):
+        # Shares are made and sealed once. A second list would have other shares of the same secrets.
+        sealed, earlier = self._stored(self.shares_file)
+        if not sealed:
+            sealed = {"shares": self._sealed_shares(setup, keys, members)}
+            write_tensors(self.shares_file, sealed, about)
+        elif earlier != about:
             raise Declined("sum", "a second list of members for one setup")
-        write_tensors(self.members_file, keys)
+        write_tensors(self.members_file, keys, about)
+        return sealed
 
-        # Each member gets its shares of both secrets of a round in one message that only it can open.
-        channels = [
-            self._channel(key, sender=self.name, receiver=name) for name, key in keys.items()
-        ]
+    def _sealed_shares(self, setup: Setup, keys: Keys, members: str) -> Tensor:
+        """For each member and round the shares of both secrets in one message that only this member can open."""
+        names = list(keys)
+        channels = []
+        for name, key in keys.items():
+            channels.append(self._channel(key, members, sender=self.name, receiver=name))
         sealed_by_round = []
         for slot in range(setup.rounds):
-            mask_shares = self._split(PRIVATE_MASK, slot, asked.members)
-            key_shares = self._split(MASK_KEY, slot, asked.members)
+            mask_shares = self._split(PRIVATE_MASK, slot, names, members)
+            key_shares = self._split(MASK_KEY, slot, names, members)
             sealed = []
             for channel, mask_share, key_share in zip(
                 channels, mask_shares, key_shares, strict=True
             ):
                 sealed.append(channel.encrypt(_nonce(slot), mask_share + key_share, None))
             sealed_by_round.append(rows(sealed))
-        return {"shares": torch.stack(sealed_by_round, 1)}
+        return torch.stack(sealed_by_round, 1)
 
     def _checked_keys(self, setup: Setup, asked: SetupRequest, tensors: Tree) -> Tree:
         """The keys of the members of a setup, each signed by its site, among them this site's own."""
@@ -154,100 +217,112 @@ class SecureSums:
             raise Declined("sum", "the setup has other keys of this site than it made")
         return keys
 
-    def _split(self, purpose: str, slot: int, members: Sequence[str]) -> list[bytes]:
-        """The members' shares of this site's secret of one purpose, for one round of the setup."""
+    def _split(self, purpose: str, slot: int, names: Sequence[str], members: str) -> list[bytes]:
+        """The shares of these members of this site's secret of one purpose, for one round of the setup."""
         least = self.federation.least_sum
         random_key = self._derived("polynomial", purpose, slot, members)
         return split(
             secret=self._derived(purpose, slot),
             threshold=least,
-            points=[self.federation.number(name) + 1 for name in members],
+            points=[self.federation.number(name) + 1 for name in names],
             random=stream(random_key, RANDOM_BYTES * (least - 1)),
         )
 
     # 2. A summand behind its masks.
 
-    def masked(self, head: Head, asked: MaskedTrainRequest, tensors: Tree, terms: Tree) -> Tree:
-        """The terms of this site as integers, plus its private mask, plus or minus those that it has in common with the others.
+    def begin_summand(self, head: Head, asked: MaskedTrainRequest, tensors: Tree) -> Masks:
+        """The masks of this site's summand of a round, for this request and no other; no sample was read until now.
 
         `tensors` are those of the request that are sent in every round.
         """
-        setup, keys = self._members(asked.setup)
+        setup = self._setup(asked.setup)
+        keys = self._members()
         slot = setup.slot(*head.place)
-        sum_context = setup.sum_context(head.round, asked, tensors, keys)
         check_sites(asked.cohort, self.federation, keys)
+        if self.name not in asked.cohort:
+            raise Declined("sum", f"a sum without this site in round {head.round}")
 
-        # Two summands under one mask would show their difference: a round has one summand, for one sum.
-        masked = self.ledger["masked"]
-        newest = max((int(round) for round in masked), default=-1)
-        has_other = masked.get(str(head.round), sum_context) != sum_context
-        if self.name not in asked.cohort or head.round < newest or has_other:
-            raise Declined(
-                "sum",
-                f"a second summand for round {head.round}, one before round {newest}, or of others",
-            )
+        # Two summands under one mask, or of two requests under two, would show how the samples differ in what they answer to each.
+        model = model_digest(head.place, tensors, asked.fixed)
+        begun = MaskedRound(
+            step=head.stage,
+            round=head.round,
+            setup=setup.number,
+            request=context("request", asdict(head), asked.facts, model),
+            model=model,
+            cohort=asked.cohort,
+        )
+        earlier = self._summand_at(head.place)
+        newest = max((earlier.place for earlier in self.rounds), default=(0, 0))
+        if earlier is None and head.place < newest:
+            raise Declined("sum", f"a summand for round {head.round}, which is over")
+        if earlier is not None and earlier.request != begun.request:
+            raise Declined("sum", f"a second summand for round {head.round}, of another request")
 
-        # After a sum of this round was unmasked, in an earlier setup, another one would differ from it by single updates.
-        _, alive, _ = self.ledger["sums"].get(_place(head), (0, None, None))
-        if alive is not None and alive != context(sorted(asked.cohort)):
-            raise Declined("sum", f"{SECOND_SUM} for round {head.round}")
+        # A sum over this model was unmasked, in this run or an earlier one: only the same sum can be had again.
+        known = self.unmasked.sums_over(model)
+        is_known = any(set(sites) <= set(asked.cohort) for sites in known)
+        if len(known) >= self.sums_per_model and not is_known:
+            raise self._second_sum(head, known)
 
-        # The ledger is written before the masked summand exists: a restart in between cannot make a second one.
-        try:
-            total = encode(vector(terms), len(asked.cohort))
-        except UnalikeError as error:
-            raise Declined("range", str(error)) from None
-        self._write(masked=masked | {str(head.round): sum_context})
-        total = self._with_masks(total, asked.cohort, slot, sum_context, keys)
-        return {"masked": torch.from_numpy(total.view(np.int64))}
+        # The ledger is written before the site trains: a restart in between cannot make it begin another summand.
+        if earlier is None:
+            self._write_round(begun)
+        sum_context = setup.sum_context(head.place, asked, model, keys)
+        return Masks(cohort=asked.cohort, slot=slot, context=sum_context, keys=keys)
 
-    def _with_masks(
-        self, summand: Words, cohort: Sequence[str], slot: int, sum_context: str, keys: Keys
-    ) -> Words:
-        """The summand behind this site's own mask, and those that vanish from the sum with the summands of the others."""
-        length = len(summand)
-        masked = summand + mask(self._derived(PRIVATE_MASK, slot), sum_context, length)
+    def masked(self, masks: Masks, values: NDArray[np.float64]) -> Tree:
+        """The values of a summand as integers, plus the private mask, plus or minus the masks in common with the other sites."""
+        total = encode(values, len(masks.cohort))
+        length = len(total)
+        total = total + mask(self._derived(PRIVATE_MASK, masks.slot), masks.context, length)
         number = self.federation.number
-        for name in cohort:
+        for name in masks.cohort:
             if name == self.name:
                 continue
-            common_secret = agree(self._derived(MASK_KEY, slot), keys[name][1 + slot])
-            common = mask(common_secret, sum_context, length)
+            other_key = masks.keys[name][1 + masks.slot]
+            common_secret = agree(self._derived(MASK_KEY, masks.slot), other_key)
+            common = mask(common_secret, masks.context, length)
             # Of two sites the one with the smaller number adds the mask, and the other one subtracts it.
             adds = number(self.name) < number(name)
-            masked = masked + common if adds else masked - common
-        return masked
+            total = total + common if adds else total - common
+        return {"masked": torch.from_numpy(total.view(np.int64))}
 
     # 3. Shares that unmask a sum.
 
     def unmask(self, head: Head, asked: UnmaskRequest, tensors: Tree) -> Tree:
         """Shares of the private masks of the sites in the sum and of the mask keys of the others; never both of one site."""
-        setup, keys = self._members(asked.setup)
+        setup = self._setup(asked.setup)
+        keys = self._members()
         slot = setup.slot(*head.place)
+        check_sites(asked.alive, self.federation, keys)
+
+        # Who gives shares has a summand of its own in this sum, or sent one: so it knows the model that the sum is over.
+        summand = self._summand_at(head.place)
         names = (*asked.alive, *asked.dropped)
         sealed = tensors.get("shares", ())
-        check_sites(asked.alive, self.federation, keys)
-        check_sites(names, self.federation, keys)
+        if summand is None or summand.setup != setup.number or len(sealed) != len(names):
+            raise Declined("sum", f"shares for a sum of round {head.round} without this site")
+        is_cohort = len(names) == len(summand.cohort) and set(names) == set(summand.cohort)
+        if not is_cohort or not is_in_order(asked.dropped, self.federation):
+            raise Declined(
+                "sum", f"shares of other sites than the cohort of round {head.round}, each once"
+            )
 
-        # One sum for a round, in any setup: the difference of two would show single updates. In one setup the sites that dropped
-        # out are the same each time, too.
-        this_sum = [
-            setup.number,
-            context(sorted(asked.alive)),
-            context(sorted(asked.dropped)),
-        ]
-        first_sum = self.ledger["sums"].get(_place(head), this_sum)
-        is_same_setup = first_sum[0] == this_sum[0]
-        has_other_alive = first_sum[1] != this_sum[1]
-        has_other_dropped = first_sum[2] != this_sum[2]
-        is_second = has_other_alive or (is_same_setup and has_other_dropped)
-        if is_second or len(sealed) != len(names):
-            raise Declined("sum", f"{SECOND_SUM} for round {head.round}")
-        self._write(sums=self.ledger["sums"] | {_place(head): this_sum})
+        # One sum for a round, and one over a model: the difference of two would show single updates.
+        known = self.unmasked.sums_over(summand.model)
+        is_new = asked.alive not in known
+        has_other_sites = bool(summand.alive) and summand.alive != asked.alive
+        if has_other_sites or (is_new and len(known) >= self.sums_per_model):
+            raise self._second_sum(head, known)
+        self.unmasked.add(summand.model, asked.alive)
+        if not summand.alive:
+            self._write_round(replace(summand, alive=asked.alive, dropped=asked.dropped))
 
+        members = members_digest(keys)
         shares = []
         for name, sealed_shares in zip(names, sealed, strict=True):
-            channel = self._channel(keys[name], sender=name, receiver=self.name)
+            channel = self._channel(keys[name], members, sender=name, receiver=self.name)
             try:
                 both = channel.decrypt(_nonce(slot), raw(sealed_shares), None)
             except InvalidTag:
@@ -256,20 +331,50 @@ class SecureSums:
             shares.append(mask_share if name in asked.alive else key_share)
         return {"shares": rows(shares)}
 
+    def _second_sum(self, head: Head, known: Sequence[Sequence[str]]) -> Declined:
+        """The refusal of a sum over other sites than those `known` over its model."""
+        lists = "; ".join(", ".join(sites) for sites in known)
+        return Declined(
+            "sum",
+            f"{SECOND_SUM}: round {head.round}; the sites of the sums so far: {lists[:200] or 'none'} (site.toml: sums_per_model)",
+        )
+
     # Secrets and ledger.
 
     def _write(self, **changed: Any) -> None:
         self.ledger |= changed
         write_bytes(self.file, json.dumps(self.ledger).encode())
 
-    def _members(self, number: int | None) -> tuple[Setup, Keys]:
-        """The newest setup, and the keys of its members, which were checked when they came; none before that."""
-        if self.setup is None or number != self.setup.number:
-            raise Declined("sum", f"setup {number}; the newest one here is {self.setup}")
-        if not self.members_file.exists():
-            return self.setup, {}
-        keys, _ = read_tensors(self.members_file)
-        return self.setup, keys
+    def _write_round(self, masked_round: MaskedRound) -> None:
+        """Write a round into the ledger, in the place of what it has of this round; the oldest ones are removed."""
+        others = [other for other in self.rounds if other.place != masked_round.place]
+        in_order = sorted([*others, masked_round], key=lambda of_round: of_round.place)
+        self.rounds = in_order[-REMEMBERED_ROUNDS:]
+        self._write(rounds=[asdict(of_round) for of_round in self.rounds])
+
+    def _summand_at(self, place: tuple[int, int]) -> MaskedRound | None:
+        """What the ledger has of a round."""
+        return next((of_round for of_round in self.rounds if of_round.place == place), None)
+
+    def _setup(self, number: int | None) -> Setup:
+        """The newest setup, if it has this number and was made under the terms of now."""
+        setup = self.setup
+        if setup is None or number != setup.number or setup.terms != self.federation.terms:
+            raise Declined("sum", f"setup {number}; the newest one here is {setup}")
+        return setup
+
+    def _members(self) -> Keys:
+        """The keys of the members of the newest setup, which were checked when they came; none before that."""
+        keys, _ = self._stored(self.members_file)
+        return keys
+
+    def _stored(self, file: Path) -> tuple[Tree, dict[str, Any]]:
+        """What a file has of the newest setup, and the facts beside it; nothing where it is of an earlier one."""
+        assert self.setup is not None
+        if not file.exists():
+            return {}, {}
+        tensors, facts = read_tensors(file)
+        return (tensors, facts) if facts["setup"] == self.setup.number else ({}, {})
 
     def _derived(self, *purpose: Any) -> bytes:
         """A secret of this setup for one purpose."""
@@ -282,16 +387,16 @@ class SecureSums:
             keys.append(public_half(self._derived(MASK_KEY, slot)))
         return rows(keys)
 
-    def _channel(self, key: Tensor, sender: str, receiver: str) -> ChaCha20Poly1305:
-        """The cipher of shares from one site to another; each round of the setup is one message."""
+    def _channel(self, key: Tensor, members: str, sender: str, receiver: str) -> ChaCha20Poly1305:
+        """The cipher of shares from one site to another; each round of the setup is one message.
+
+        `members` is the digest of the whole list: another list, or another order of it, has other keys.
+        """
         assert self.setup is not None
         common_secret = agree(self._derived(CHANNEL), key[0])
-        return ChaCha20Poly1305(derive(common_secret, asdict(self.setup), sender, receiver))
-
-
-def _place(head: Head) -> str:
-    """The step and round of a request, as the ledger names them."""
-    return f"{head.stage}-{head.round}"
+        return ChaCha20Poly1305(
+            derive(common_secret, asdict(self.setup), members, sender, receiver)
+        )
 
 
 def _nonce(slot: int) -> bytes:

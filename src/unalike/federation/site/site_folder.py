@@ -1,8 +1,8 @@
 """A site's files: by run its replies, fixed tensors, client states and model; and the secret from which it draws noise.
 
 <run>/replies/<key>/<stage>-<round>-<request>.reply  <run>/samples (at admission: their fingerprint, rules)
-<run>/stage-<n>/fixed.safetensors  <run>/stage-<n>/group-<m>/ (client states)  <run>/model/
-noise.secret  journal.jsonl  privacy.jsonl
+<run>/stage-<n>/fixed.safetensors  <run>/stage-<n>/group-<m>/ (client states)  <run>/model/  <run>/sums/ (secure aggregation)
+noise.secret  journal.jsonl  privacy.jsonl  sums.jsonl (the sums of all runs)
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ JOURNAL = "journal.jsonl"
 """The journal of requests and answers."""
 LEDGER = "privacy.jsonl"
 """The ledger of what private methods released."""
+SUMS = "sums.jsonl"
+"""The sites of the sums that were unmasked with this site's help, of all runs."""
 DATA = "data"
 """The file with the path of the site's data, beside the folder of its files."""
 

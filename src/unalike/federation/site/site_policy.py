@@ -40,8 +40,16 @@ class SitePolicy:
     ] = 0
     requests_per_round: Annotated[
         AtLeastOne,
-        Help("Different requests that it answers in a round; each can evaluate one model."),
+        Help("Different requests of a round, also declined ones; each can evaluate one model."),
     ] = 4
+    masking_per_round: Annotated[
+        AtLeastOne,
+        Help("Different requests of a round for keys and shares of secure aggregation."),
+    ] = 20
+    sums_per_model: Annotated[
+        AtLeastOne,
+        Help("Sums over one model, each of other sites; two of them can show what one site sent."),
+    ] = 1
     runs_per_day: Annotated[AtLeastOne, Help("New runs that it takes part in within 24 hours.")] = (
         10
     )
@@ -128,7 +136,7 @@ class SitePolicy:
         return sentences
 
     def check_request(self, round: int, agreed_rounds: int, before: int) -> None:
-        """Raise `Declined` for a request that these rules exclude; `before` were answered in the same round."""
+        """Raise `Declined` for a request that these rules exclude; so many others of the same round came `before`."""
         if not self.is_open(datetime.now().time()):
             hours = " to ".join(f"{hour:%H:%M}" for hour in self.hours)
             raise Declined("rules", f"site.toml has it answer from {hours} only")
@@ -139,7 +147,16 @@ class SitePolicy:
             )
         if before >= self.requests_per_round:
             raise Declined(
-                "rules", f"{before} requests of this round were answered; site.toml allows no more"
+                "rules",
+                f"{before} other requests of this round came before; site.toml allows no more",
+            )
+
+    def check_masking_request(self, before: int) -> None:
+        """Raise `Declined` for a request of secure aggregation too many; so many others of the same round came `before`."""
+        if before >= self.masking_per_round:
+            raise Declined(
+                "rules",
+                f"{before} other requests of this round for keys or shares; site.toml allows no more (masking_per_round)",
             )
 
     def check_training(self, round: int, agreed_rounds: int) -> None:
@@ -172,6 +189,7 @@ class SitePolicy:
 NO_RULES = SitePolicy(
     rounds=sys.maxsize,
     requests_per_round=sys.maxsize,
+    masking_per_round=sys.maxsize,
     runs_per_day=sys.maxsize,
     least_training=0,
     least_test=0,

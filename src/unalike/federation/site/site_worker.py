@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.journal import Journal, entries
+from unalike._utils.journal import Journal
 from unalike._utils.printable import printable
 from unalike._utils.spec import parse_one
 from unalike.core import tree
@@ -48,12 +48,19 @@ from unalike.federation.protocol.messages import (
     versions,
 )
 from unalike.federation.protocol.roster import run_config_of, site_population
-from unalike.federation.secure_aggregation.summands import check_summed, own_weights, summand
+from unalike.federation.secure_aggregation.sum_ledger import SumLedger
+from unalike.federation.secure_aggregation.summands import (
+    Summand,
+    check_summed,
+    own_weights,
+    trained_summand,
+)
 from unalike.federation.security.keys import PrivateKey, public_key, public_text
+from unalike.federation.site.earlier_requests import EarlierRequests
 from unalike.federation.site.plan_replay import model_of_step, planned_step
 from unalike.federation.site.release_ledger import ReleaseLedger
-from unalike.federation.site.secure_sums import SecureSums
-from unalike.federation.site.site_folder import JOURNAL, LEDGER, SiteFolder
+from unalike.federation.site.secure_sums import Masks, SecureSums
+from unalike.federation.site.site_folder import JOURNAL, LEDGER, SUMS, SiteFolder
 from unalike.federation.site.site_policy import NO_RULES, SitePolicy
 from unalike.methods.client_query import registry as queries
 from unalike.methods.method import Method
@@ -123,6 +130,7 @@ class SiteWorker:
         self.agreed = federation.variants
         self._data = data
         self._device = device
+        self._unmasked = SumLedger(self.folder.path / SUMS)
         self._groups: dict[tuple[str, int, int], ModelGroup] = {}
         """Run, step and number of a group -> the group, of the step that is under way."""
         self._lock = Lock()
@@ -150,6 +158,7 @@ class SiteWorker:
         self.population = self.run_config.population
         self.federation = federation
         self.terms = federation.terms
+        self._groups.clear()
         if federation.secure_aggregation:
             for planned in self.run_config.outline:
                 check_summed(planned, self.run_config.settings)
@@ -168,22 +177,23 @@ class SiteWorker:
 
                 # 2. The site's own rules have room for a new run, and so has the disk.
                 if head.run not in self.folder.runs():
-                    self.policy.check_new_run(self._begun.values(), time.time())
+                    self.policy.check_new_run(self._earlier.begun.values(), time.time())
                 self.folder.make_room(head.run)
 
                 # 3. What was answered before is not done again: the stored reply is sent once more.
                 #    Keys and shares are no work. They are made anew, and are the same.
-                if head.kind in MASKING:
-                    self._check_rules(head, answered=0)
-                    return self._answer(request, message)
                 replies = self.folder.replies(head.run, public_text(self.key))
                 reply = replies.find(request)
                 if reply is not None:
                     return reply
 
-                # 4. It is done within the rules for a round. The reply is on disk before it leaves: a kill loses nothing.
-                self._check_rules(head, answered=len(replies.of_round(request)))
+                # 4. It is done within the rules for a round, for which every request counts, also one that is declined now.
+                self._check_rules(head, before=self._earlier.count(head, digest))
                 reply = self._answer(request, message)
+                if head.kind in MASKING:
+                    return reply
+
+                # 5. The reply is on disk before it leaves: a kill loses nothing.
                 replies.store(request, reply)
                 return reply
             except Exception as error:
@@ -207,7 +217,7 @@ class SiteWorker:
             sent=len(reply),
             reply=identity(reply),
         )
-        self._begun.setdefault(head.run, time.time())
+        self._earlier.begun.setdefault(head.run, time.time())
         return reply
 
     def _decline(self, error: Exception, message: bytes, head: Head, digest: str) -> bytes:
@@ -225,13 +235,9 @@ class SiteWorker:
         return seal(reply_head, {"code": code}, {}, self.key)
 
     @cached_property
-    def _begun(self) -> dict[str, float]:
-        """Run -> when its first request was answered, by the journal, which is read once."""
-        begun: dict[str, float] = {}
-        for entry in entries(self.journal.path):
-            if entry["event"] == "answered":
-                begun.setdefault(entry["run"], entry["time"])
-        return begun
+    def _earlier(self) -> EarlierRequests:
+        """The requests that the rules count."""
+        return EarlierRequests(self.journal.path, self.name, MASKING)
 
     def _write_down(
         self, event: str, message: bytes, head: Head, request: str, **details: Any
@@ -242,6 +248,7 @@ class SiteWorker:
             run=head.run,
             step=head.stage,
             round=head.round,
+            site=head.site,
             kind=head.kind,
             request=request,
             received=len(message),
@@ -268,9 +275,12 @@ class SiteWorker:
         if head.run < newest:
             raise Declined("over", f"run {head.run} is over: {newest} is newer; a replay?")
 
-    def _check_rules(self, head: Head, answered: int) -> None:
-        """Raise `Declined` where the site's own rules exclude a request; so many others of its round were answered."""
-        self.policy.check_request(head.round, self.federation.rounds, answered)
+    def _check_rules(self, head: Head, before: int) -> None:
+        """Raise `Declined` where the site's own rules exclude a request; so many others of its round came `before`."""
+        if head.kind in MASKING:
+            self.policy.check_masking_request(before)
+            before = 0
+        self.policy.check_request(head.round, self.federation.rounds, before)
 
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
         """The request's facts, checked against the terms and the samples at admission; and its tensors."""
@@ -313,6 +323,15 @@ class SiteWorker:
                 "compare the federation files",
             )
 
+    def _check_place(self, head: Head, step: TrainRequest) -> None:
+        """Raise `Declined` for a round that is not the one of the head, or for a client state of a later one."""
+        accepted = step.accepted
+        if step.round != head.round or (accepted is not None and accepted >= step.round):
+            raise Declined(
+                "plan",
+                f"round {step.round}, from the client state of round {accepted}; the message is of round {head.round}",
+            )
+
     def _check_round(self, step: TrainRequest, group: ModelGroup, messages: set[str]) -> None:
         """Raise `Declined` for what a round of the agreed method does not have."""
         settings = group.settings
@@ -338,6 +357,9 @@ class SiteWorker:
         check("evaluations of", set(step.evaluate), shown)
         check("evaluations of", local, protocols)
         check("a learning rate of", {step.lr}, {settings.work.lr_at(step.round)})
+        # a plan with groups of sites is not summed
+        if self.federation.secure_aggregation:
+            check("the model group", {step.group}, {0})
 
     # 2. Do what it asks: one handler for each kind of request.
 
@@ -374,6 +396,7 @@ class SiteWorker:
         """Evaluate the received model, and train it if asked to: one exchange does both."""
         kind = MaskedTrainRequest if self.federation.secure_aggregation else TrainRequest
         step, tensors = self._opened(request, kind)
+        self._check_place(request.head, step)
         if step.train:
             self.policy.check_training(request.head.round, self.federation.rounds)
         round_tensors = {n: t for n, t in tensors.items() if not n.startswith(FIXED_PREFIXES)}
@@ -397,6 +420,15 @@ class SiteWorker:
         client_states.keep_rounds_from(broadcast.round)
         client_states.drop_other_versions(group.accepted)
 
+        # What cannot be released or masked is declined before any sample is read: the answer says nothing about them.
+        if step.train and group.method.releases_once:
+            self._check_first_update(request)
+        masks = None
+        if step.train and isinstance(step, MaskedTrainRequest):
+            masks = self._sums(request).begin_summand(request.head, step, round_tensors)
+        if step.train and group.method.releases_once:
+            self._write_release(request.head, group)
+
         # Evaluation comes before training: its numbers are those of the round before.
         models = {name: PREDICTS[name](group, me, broadcast) for name in step.evaluate}
         sums = {name: self._metric_sums(predict) for name, predict in models.items()}
@@ -405,24 +437,47 @@ class SiteWorker:
         if not step.train:
             return {"tallies": sums}, {}
 
+        # The update leaves in clear, or as a summand behind masks.
+        if masks is None:
+            stacked = group.executor.run(broadcast, [me], group.accepted)
+            update = map_tensors(lambda t: t[0], stacked)
+            answer = flatten_update(update)
+        else:
+            summand = self._summand(request.head, step, group, broadcast, masks)
+            update = summand.client_update
+            answer = self._sums(request).masked(masks, summand.values)
+
         # The new client state is kept beside the old one until the coordinator says which of them counts.
-        if group.method.releases_once:
-            self._check_first_update(request)
-            self._write_release(request.head, group)
-        stacked = group.executor.run(broadcast, [me], group.accepted)
-        update = map_tensors(lambda t: t[0], stacked)
         group.client_states.save({me: broadcast.round})
         if step.local:
             group.accepted = {me: broadcast.round}
             sums["local"] = self._metric_sums(group.local_model(me, group.state, update))
+        return {"tallies": sums}, answer
 
-        # The update leaves in clear, or as a summand behind masks.
-        if not isinstance(step, MaskedTrainRequest):
-            return {"tallies": sums}, flatten_update(update)
+    def _summand(
+        self,
+        head: Head,
+        step: TrainRequest,
+        group: ModelGroup,
+        broadcast: Broadcast,
+        masks: Masks,
+    ) -> Summand:
+        """What this site adds to the sum of a round. That it is idle only the journal and the people here read."""
+        assert isinstance(step, MaskedTrainRequest)
         members = Members(clients=step.clients, samples=float(step.samples))
-        terms = summand(group, update, own_weights(group, [me], members))
-        masked = self._sums(request).masked(request.head, step, round_tensors, terms)
-        return {"tallies": sums}, masked
+        weights = own_weights(group, [self.number], members)
+        summand = trained_summand(group, broadcast, self.number, weights, len(masks.cohort))
+        if summand.why_idle:
+            why = printable(summand.why_idle)
+            self.log(f"training in round {head.round} leaves the model as it is: {why}")
+            self.journal.add(
+                "idle summand",
+                run=head.run,
+                step=head.stage,
+                round=head.round,
+                why=why[:MAX_JOURNAL_TEXT],
+            )
+        return summand
 
     def _check_first_update(self, request: Envelope) -> None:
         """Raise `Declined` where an update for this round may have left: a reply is stored before it is sent."""
@@ -474,7 +529,14 @@ class SiteWorker:
     def _sums(self, request: Envelope) -> SecureSums:
         """This site's secrets of the run."""
         folder = self.folder.path / request.head.run / "sums"
-        return SecureSums(self.federation, self.name, self.key, folder)
+        return SecureSums(
+            federation=self.federation,
+            name=self.name,
+            key=self.key,
+            folder=folder,
+            unmasked=self._unmasked,
+            sums_per_model=self.policy.sums_per_model,
+        )
 
     def _keep_model(self, request: Envelope, group: ModelGroup, predict: Predict) -> None:
         """Keep the model that was evaluated for the site's own use: its personal model where it has one, else the shared model.
@@ -638,18 +700,24 @@ class SiteWorker:
 
     def _with_fixed(self, request: Envelope, step: TrainRequest, tensors: Tree) -> Tree:
         """The tensors with those that are sent once for the whole step, which are on disk if this request does not bring them."""
-        if not step.fixed:
-            return tensors
         received = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
-        # Nothing is written for a step that was not agreed on.
+        if not step.fixed and not received:
+            return tensors
+        # Nothing is written for a step that was not agreed on, or that the request does not name.
         if received:
             planned_step(self.run_config, request.head.stage, step.method, Stage, step)
+            _check_fixed(received, step.fixed)
         fixed = self.folder.fixed_tensors(request.head.run, request.head.stage, received)
-        if checksum(fixed) != step.fixed:
-            raise Malformed(
-                "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"
-            )
+        _check_fixed(fixed, step.fixed)
         return tensors | fixed
+
+
+def _check_fixed(fixed: Tree, digest: str) -> None:
+    """Raise `Malformed` for other tensors than those with this digest."""
+    if checksum(fixed) != digest:
+        raise Malformed(
+            "the fixed tensors of this step do not have the digest in the request; expected them to be sent again"
+        )
 
 
 def _code_of(error: Exception) -> str:
@@ -712,7 +780,7 @@ MASKING: dict[str, tuple[type[Any], Callable[..., Tree]]] = {
     "shares": (SetupRequest, SecureSums.shares),
     "unmask": (UnmaskRequest, SecureSums.unmask),
 }
-"""Kinds of requests that are answered anew when they are repeated, with the same bytes; they count for no rule of the site."""
+"""Kinds of requests that are answered anew when they are repeated, with the same bytes; a rule of the site counts them apart."""
 
 HANDLERS: dict[str, Callable[[SiteWorker, Envelope], Answer]] = {
     NOTICE: SiteWorker._hear_notice,

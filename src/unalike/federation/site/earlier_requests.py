@@ -1,0 +1,38 @@
+"""The requests that a site was sent before, by its journal: what its own rules count."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from unalike._utils.journal import entries
+from unalike.federation.protocol.envelope import Head
+
+Round = tuple[str, int, int, bool]
+"""Run, step, round, and whether requests of secure aggregation are meant, or the others."""
+
+
+class EarlierRequests:
+    """When each run began, and the different requests of each round, whether they were answered or declined.
+
+    `masking` are the kinds of requests of secure aggregation, which are counted for themselves. The journal is read once.
+    """
+
+    def __init__(self, journal: Path, site: str, masking: Iterable[str]):
+        self.begun: dict[str, float] = {}
+        """Run -> when its first request was answered."""
+        self._masking = frozenset(masking)
+        self._digests: dict[Round, set[str]] = {}
+        for entry in entries(journal):
+            if entry["event"] == "answered":
+                self.begun.setdefault(entry["run"], entry["time"])
+            # What was meant for another site, or not signed, counts for nothing: anybody on the way could repeat it here.
+            if entry.get("request") and entry.get("site", site) == site:
+                is_masking = entry["kind"] in self._masking
+                of_round = (entry["run"], entry["step"], entry["round"], is_masking)
+                self._digests.setdefault(of_round, set()).add(entry["request"])
+
+    def count(self, head: Head, digest: str) -> int:
+        """Count a request; returns the number of other requests of its round."""
+        of_round = (head.run, *head.place, head.kind in self._masking)
+        digests = self._digests.setdefault(of_round, set())
+        digests.add(digest)
+        return len(digests) - 1
