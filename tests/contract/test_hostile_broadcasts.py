@@ -199,9 +199,9 @@ def test_sample_moves_the_sum_of_gradients_by_the_bound_at_most(rows, clip):
     ),
     limit=st.sampled_from([1e-20, 0.5, 1e20]),
 )
-def test_clipped_tree_is_within_the_limit_and_zero_if_its_norm_is_not_finite(values, limit):
+def test_bounded_tree_is_within_the_limit_and_zero_if_its_norm_is_not_finite(values, limit):
     update = {"w": torch.tensor(values[:1]), "b": torch.tensor(values[1:])}
-    shortened = tree.clipped(update, limit)
+    shortened = tree.bounded(update, limit)
     norm = tree.norm(update)
     assert float(tree.flatten(shortened).double().norm()) <= limit * (1 + ROUNDING)
     if not norm.isfinite():

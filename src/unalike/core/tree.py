@@ -94,19 +94,26 @@ def finite(tensor: Tensor) -> Tensor:
 
 
 def shortening(norms: Tensor, limit: float | Tensor) -> Tensor:
-    """min(1, limit / norm) for each norm, and 0 for one that is not finite: the factors that leave nothing longer than the limit.
+    """min(1, limit / norm) for each norm: the factors that leave nothing longer than the limit."""
+    return (limit / norms.clamp_min(1e-12)).clamp_max(1.0)
 
-    They multiply `finite` values: 0 times NaN is NaN.
-    """
-    return (limit / norms.clamp_min(1e-12)).clamp_max(1.0).nan_to_num(nan=0.0)
+
+def finite_shortening(norms: Tensor, limit: float | Tensor) -> Tensor:
+    """`shortening`, with 0 for a norm that is not finite. The factors multiply `finite` values: 0 times NaN is NaN."""
+    return shortening(norms, limit).nan_to_num(nan=0.0)
 
 
 def clipped(tree: Tree, limit: float | Tensor) -> Tree:
+    """The tree, shortened to the norm `limit` if it is longer. What is not finite stays so: training has diverged, and says so."""
+    return scale(tree, shortening(norm(tree), limit))
+
+
+def bounded(tree: Tree, limit: float | Tensor) -> Tree:
     """The tree, shortened to the norm `limit` if it is longer; zeros if its norm is not finite.
 
-    Whether a tree is finite would be an answer about the samples that it follows from, which no noise hides.
+    For privacy: whether a tree is finite would be an answer about the samples that it follows from, which no noise hides.
     """
-    factor = shortening(norm(tree), limit)
+    factor = finite_shortening(norm(tree), limit)
     return map(lambda t: factor * finite(t), tree)
 
 

@@ -79,7 +79,7 @@ def clipped_sum(
     by_row = torch.vmap(gradient, randomness="different")(batch.x, batch.y)
     squares = [g.reshape(len(g), -1).square().sum(1) for g in by_row.values()]
     norms = torch.stack(squares).sum(0).sqrt()
-    factor = tree.shortening(norms, clip)
+    factor = tree.finite_shortening(norms, clip)
     # rows of padding have a gradient as well, and may not count
     if batch.weight is not None:
         factor = factor * batch.weight

@@ -162,7 +162,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
         bound: Tensor | float = self.clip
         if self.quantile is not None:
             bound = client.message["clip"].clamp(MIN_BOUND, MAX_BOUND)
-        update = tree.clipped(update, bound)
+        update = tree.bounded(update, bound)
         if self.shares_noise:
             settings = client.settings
             z = self._multiplier_of_sum(float(self.multipliers(settings)), settings, 1)
