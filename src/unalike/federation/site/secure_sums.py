@@ -171,12 +171,13 @@ class SecureSums:
         """For each member its sealed shares of this site's secrets of all rounds, once the members' keys were checked."""
         setup = self._setup(asked.setup)
         keys = self._checked_keys(setup, asked, tensors)
-        about = {"setup": setup.number, "members": members_digest(keys)}
+        members = members_digest(keys)
+        about = {"setup": setup.number, "members": members}
 
         # Shares are made and sealed once. A second list would have other shares of the same secrets.
         sealed, earlier = self._stored(self.shares_file)
         if not sealed:
-            sealed = {"shares": self._sealed_shares(setup, keys, about["members"])}
+            sealed = {"shares": self._sealed_shares(setup, keys, members)}
             write_tensors(self.shares_file, sealed, about)
         elif earlier != about:
             raise Declined("sum", "a second list of members for one setup")
