@@ -53,6 +53,22 @@ def test_outlying_loss_counts_as_the_largest_of_the_others(pairs, outlier, count
             assert bounded[client] is one
 
 
+def test_loss_of_a_model_that_knows_nothing_counts_as_it_is():
+    """An honest site with few samples, one of which the model gets wrong, is no outlier."""
+    counts = {"true": (3, 3, 4), "guessed": (3, 3, 4), "right": (3, 3, 3)}
+    for mean, is_outlier in ((1.09, False), (1.11, True)):
+        sums = {k: MetricSums(n=10, loss=0.1, **counts) for k in range(2)}
+        sums[2] = MetricSums(n=10, loss=10 * mean, **counts)
+        bounded, reasons = bounded_losses(sums, {})
+        assert (2 in reasons) == is_outlier
+        assert bounded[2].loss == (0.1 if is_outlier else 10 * mean)
+    # of the outcomes 1 and 3 the variance is 1; what the site says of its own does not count
+    for mean, is_outlier in ((0.99, False), (1.01, True)):
+        sums = {k: MetricSums(n=2, loss=0.02, moments=(0.1, 4.0, 10.0)) for k in range(2)}
+        sums[2] = MetricSums(n=2, loss=2 * mean, moments=(0.1, 0.0, 1e9))
+        assert (2 in bounded_losses(sums, {})[1]) == is_outlier
+
+
 def test_absolute_errors_and_unbounded_means_are_bounded_alike():
     sums = {}
     for client, (error, log_loss) in enumerate([(1.0, 0.5), (2.0, 0.7), (1e30, 1e30), (1.0, None)]):

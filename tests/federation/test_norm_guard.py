@@ -167,6 +167,17 @@ def test_update_that_was_not_clipped_as_epsilon_demands_is_refused(bound, tmp_pa
     )
 
 
+def test_update_with_noise_that_is_too_large_is_refused(tmp_path):
+    """Scaled down, it would bring less noise to the sum than epsilon rests on."""
+    method = "dp_sgd(noise_multiplier=0, clip=0.1)"
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES[:3]), method, quorum=2)
+    fed.corrupt("site2", hostile(100.0))
+    assert fed.run().history.rounds["participants"].tolist() == [0, 2, 2]
+    assert {event["client"] for event in fed.events("refused")} == {"site2"}
+    assert all("is usual" in event["why"] for event in fed.events("refused"))
+    assert not fed.events("scaled down")
+
+
 def hostile(factor, prefix="update/"):
     def change(head, facts, tensors):
         if "size" not in tensors:

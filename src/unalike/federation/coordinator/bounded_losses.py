@@ -1,14 +1,16 @@
 """A bound on what one site's loss does to the loss of all, by which rounds are chosen and runs end.
 
-Counts of a site are bounded by its number of samples; losses are not. So a site whose mean loss is not finite, or more than ten
-times the largest of the other sites and more than half of the sum over all, counts with the largest mean loss of the others. The
-same holds for absolute errors and for means without an upper bound, such as the log loss. All other sums stay as they are. With
-fewer than two other sites nothing says who is wrong, and nothing is bounded.
+Counts of a site are bounded by its number of samples; losses are not. A site's mean loss counts as the largest of the other sites
+where it is not finite, or where it is all of these: more than half of the sum over all, more than ten times the largest of the
+others, and more than that of a model that knows nothing (log C of C classes, the variance of the others' outcomes). So an honest
+site with a few samples that the model gets wrong counts as it is. The same holds for absolute errors and for means without an upper
+bound, such as the log loss. All other sums stay as they are. With fewer than two other sites nothing says who is wrong, and nothing
+is bounded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, log, sqrt
 
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
@@ -20,6 +22,8 @@ LEAST_OTHERS = 2
 
 Means = Mapping[int, float | None]
 """Client -> a mean over its samples; None where it is not finite."""
+Level = Callable[[int], float]
+"""The mean of a model that knows nothing, by the sums of all clients but this one."""
 
 
 def bounded_losses(
@@ -30,17 +34,26 @@ def bounded_losses(
     reasons: dict[int, str] = {}
     sizes = {client: one.n for client, one in sums.items() if one.n}
 
+    def loss_level(client: int) -> float:
+        total = MetricSums()
+        for other in sizes.keys() - {client}:
+            total = total.added(sums[other], chosen)
+        return _loss_of_no_model(total)
+
+    def error_level(client: int) -> float:
+        return sqrt(loss_level(client))
+
     losses = {}
     for client, n in sizes.items():
         loss = sums[client].loss
         losses[client] = None if loss is None else loss / n
-    for client, mean in _outliers(losses, sizes).items():
+    for client, mean in _outliers(losses, sizes, loss_level).items():
         bounded[client] = replace(bounded[client], loss=mean * sizes[client])
         reasons[client] = _reason("loss", losses[client], mean)
 
     with_moments = [client for client in sizes if sums[client].moments]
     errors: Means = {client: sums[client].moments[0] / sizes[client] for client in with_moments}
-    for client, mean in _outliers(errors, sizes).items():
+    for client, mean in _outliers(errors, sizes, error_level).items():
         moments = (mean * sizes[client], *sums[client].moments[1:])
         bounded[client] = replace(bounded[client], moments=moments)
         reasons.setdefault(client, _reason("absolute error", errors[client], mean))
@@ -49,14 +62,14 @@ def bounded_losses(
         if not metric.is_mean or isfinite(metric.high):
             continue
         values = {client: sums[client].computed_by_client.get(name) for client in sizes}
-        for client, mean in _outliers(values, sizes).items():
+        for client, mean in _outliers(values, sizes, loss_level).items():
             computed = {**bounded[client].computed_by_client, name: mean}
             bounded[client] = replace(bounded[client], computed_by_client=computed)
             reasons.setdefault(client, _reason(name, values[client], mean))
     return bounded, reasons
 
 
-def _outliers(means: Means, sizes: Mapping[int, int]) -> dict[int, float]:
+def _outliers(means: Means, sizes: Mapping[int, int], level: Level) -> dict[int, float]:
     """Client -> the mean that counts in place of its own, for those that are outliers."""
     finite = {client: mean for client, mean in means.items() if mean is not None}
     outliers = {}
@@ -66,7 +79,8 @@ def _outliers(means: Means, sizes: Mapping[int, int]) -> dict[int, float]:
         second, largest = sorted(finite, key=finite.__getitem__)[-2:]
         total = sum(sizes[client] * mean for client, mean in finite.items())
         is_most = sizes[largest] * finite[largest] > total / 2
-        if is_most and finite[largest] > OUTLYING_MULTIPLE * finite[second]:
+        limit = max(OUTLYING_MULTIPLE * finite[second], level(largest))
+        if is_most and finite[largest] > limit:
             outliers[largest] = finite[second]
 
     if len(finite) >= LEAST_OTHERS:
@@ -74,6 +88,14 @@ def _outliers(means: Means, sizes: Mapping[int, int]) -> dict[int, float]:
         for client in means.keys() - finite.keys():
             outliers[client] = worst
     return outliers
+
+
+def _loss_of_no_model(total: MetricSums) -> float:
+    """The mean loss of a model that knows nothing of the inputs, on these samples; 0 where sums do not tell it."""
+    if total.moments:
+        _, labels, squares = total.moments
+        return max(0.0, (squares - labels**2 / total.n) / total.n)
+    return log(len(total.true)) if total.true else 0.0
 
 
 def _reason(what: str, mean: float | None, counted: float) -> str:

@@ -26,6 +26,7 @@ from unalike.federation.coordinator.round_request import (
     SiteReply,
     SplitSums,
     has_scores,
+    params_norm,
     placeholder_context,
     round_contents,
     round_tensors,
@@ -390,17 +391,18 @@ class NetworkStage:
         self, norms: Mapping[str, Norms], replies: Mapping[int, SiteReply]
     ) -> dict[str, Norms]:
         """Scale down the updates that are much larger than the others. Returns the norms of all updates as they count."""
+        if self.state.method.privacy is not None:
+            # Updates with noise that are too large were refused.
+            return dict(norms)
         client_of = self.mailbox.client_of
         steps = {}
         for site in norms:
             client_update = replies[client_of[site]].client_update
             assert client_update is not None, "norms are those of an update"
             steps[site] = float(client_update.steps)
-        params_norm = max(
-            float(tree.norm(server_state.params)) for server_state in self.state.states.values()
-        )
         counted = dict(norms)
-        for site, scaled in self._norm_guard.scaled_norms(norms, steps, params_norm).items():
+        too_large = self._norm_guard.scaled_norms(norms, steps, params_norm(self.state))
+        for site, scaled in too_large.items():
             factors = {what: norm / norms[site][what] for what, norm in scaled.items()}
             self._update_store.scale(client_of[site], factors)
             counted[site] = {**norms[site], **scaled}

@@ -133,6 +133,11 @@ def round_contents(
     )
 
 
+def params_norm(state: StageState) -> float:
+    """The norm of the parameters of a stage's model, of several the largest."""
+    return max(float(tree.norm(server_state.params)) for server_state in state.states.values())
+
+
 def placeholder_context(state: StageState) -> Context:
     """Static facts of a few placeholders: the facts of a client have the same shapes for every client."""
     method = state.method
@@ -267,6 +272,7 @@ class RoundRequests(Requests[SiteReply]):
         # First those that no update may exceed: they must not count for what is usual.
         faults = {}
         norms = {}
+        steps = {}
         for site, reply in values.items():
             if reply.client_update is None:
                 continue
@@ -275,8 +281,19 @@ class RoundRequests(Requests[SiteReply]):
                 faults[site] = why
             else:
                 norms[site] = reply.norms
+                steps[site] = float(reply.client_update.steps)
         # Then those that have trained nothing. Updates that are too large are scaled down when the round is complete.
-        return faults | self.norm_guard.faults(norms)
+        faults |= self.norm_guard.faults(norms)
+        if self.state.method.privacy is None:
+            return faults
+
+        # An update with noise is refused instead: scaled down, it would bring less noise to the sum than is accounted for.
+        too_large = self.norm_guard.scaled_norms(norms, steps, params_norm(self.state))
+        for site, scaled in too_large.items():
+            what, usual = next(iter(scaled.items()))
+            why = f"the norm of its {what} is {norms[site][what]:.4g} where {usual:.4g} is usual"
+            faults.setdefault(site, why)
+        return faults
 
     def substitutes(self, attempt: int, lacking: int) -> Sequence[str]:
         """Sites that train instead, drawn from those that can be reached."""
