@@ -9,12 +9,19 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
+    BatchSampler,
+    ChainDataset,
     ConcatDataset,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
+    RandomSampler,
+    SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
+    WeightedRandomSampler,
 )
 
 import unalike as ua
@@ -40,7 +47,46 @@ class Stream(IterableDataset):
         return iter(zip(X, Y, strict=True))
 
 
+class CountedStream(Stream):
+    def __init__(self, told=40):
+        self.told = told
+
+    def __len__(self):
+        return self.told
+
+
+class Doubled(TensorDataset):
+    """A tensor data set that changes a sample as it is asked for."""
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return 2 * x, 1 - y
+
+
+class EndlessSampler:
+    def __iter__(self):
+        while True:
+            yield 0
+
+
+class EndlessLoader(DataLoader):
+    def __iter__(self):
+        while True:
+            yield from super().__iter__()
+
+
 PAIRS = TensorDataset(X, Y)
+
+
+def first_feature_negated(samples):
+    """A collate function that changes inputs and labels."""
+    x, y = zip(*samples)
+    return -torch.stack(x), 1 - torch.stack(y)
+
+
+def padded(samples):
+    """A collate function that makes batches of several lengths."""
+    return torch.zeros(len(samples), 3 + int(samples[0][1])), torch.zeros(len(samples))
 
 
 @pytest.mark.parametrize(
@@ -52,12 +98,126 @@ PAIRS = TensorDataset(X, Y)
         (DataLoader(PAIRS, batch_size=7, shuffle=True, drop_last=True), range(40)),
         (DataLoader(Subset(PAIRS, [5, 4]), batch_size=1), [5, 4]),
         (ConcatDataset([Subset(PAIRS, [0]), Subset(PAIRS, [9, 8])]), [0, 9, 8]),
+        (DataLoader(PAIRS, batch_size=4, sampler=SubsetRandomSampler([9, 3, 30])), [3, 9, 30]),
+        (DataLoader(PAIRS, sampler=[7, 7, 2]), [2, 7, 7]),
+        (DataLoader(PAIRS, sampler=SequentialSampler(range(6))), range(6)),
+        (DataLoader(PAIRS, batch_sampler=[[1, 5], [4]]), [1, 4, 5]),
+        (
+            DataLoader(PAIRS, batch_sampler=BatchSampler(SubsetRandomSampler([8, 6, 1]), 2, True)),
+            [1, 6, 8],
+        ),
+        (DataLoader(PAIRS, batch_size=None, sampler=BatchSampler([0, 2, 5], 2, False)), [0, 2, 5]),
+        (DataLoader(Subset(Subset(PAIRS, range(20, 40)), [3, 9, 4]), sampler=[0, 2]), [23, 24]),
+        (DataLoader(PAIRS, sampler=DistributedSampler(PAIRS, 4, 1, shuffle=False)), range(1, 40, 4)),
+        (DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0] * 40, 40, replacement=False)), range(40)),
+        (DataLoader(list(zip(X, Y)), sampler=[3, 5]), [3, 5]),
+        (DataLoader(CountedStream(), batch_size=7), range(40)),
+        (CountedStream(), range(40)),
     ],
 )
 def test_torch_data_is_read_in_its_order(found, rows):
     data, client = ua.load(found), ua.ClientData(train=found, test=found)
     for x, y in (data.train, client.train, client.test):
         assert torch.equal(x, X[list(rows)]) and torch.equal(y, Y[list(rows)])
+
+
+@pytest.mark.parametrize(
+    ("found", "x", "y"),
+    [
+        (Doubled(X, Y), 2 * X, 1 - Y),
+        (DataLoader(Doubled(X, Y), sampler=[4, 2]), 2 * X[[2, 4]], 1 - Y[[2, 4]]),
+        (Subset(Doubled(X, Y), [4, 2]), 2 * X[[4, 2]], 1 - Y[[4, 2]]),
+        (DataLoader(PAIRS, batch_size=7, collate_fn=first_feature_negated), -X, 1 - Y),
+        (
+            DataLoader(PAIRS, batch_sampler=[[5], [1, 3]], collate_fn=first_feature_negated),
+            -X[[1, 3, 5]],
+            1 - Y[[1, 3, 5]],
+        ),
+    ],
+)
+def test_samples_are_those_that_the_loader_makes(found, x, y):
+    train = ua.load(found).train
+    assert torch.equal(train[0], x) and torch.equal(train[1], y)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (
+            DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0] * 40, 40)),
+            "WeightedRandomSampler draws with replacement.*give the data set itself",
+        ),
+        (
+            DataLoader(PAIRS, sampler=RandomSampler(PAIRS, replacement=True, num_samples=9)),
+            "RandomSampler draws with replacement",
+        ),
+        (
+            DataLoader(PAIRS, batch_sampler=BatchSampler(WeightedRandomSampler(Y, 9), 3, False)),
+            "WeightedRandomSampler draws with replacement",
+        ),
+        (
+            DataLoader(PAIRS, sampler=RandomSampler(PAIRS, num_samples=9)),
+            "RandomSampler draws other samples at each pass.*Subset",
+        ),
+        (
+            DataLoader(PAIRS, sampler=DistributedSampler(PAIRS, 4, 1, shuffle=True)),
+            "DistributedSampler draws other samples at each pass",
+        ),
+        (DataLoader(PAIRS, sampler=EndlessSampler()), "EndlessSampler does not end"),
+        (EndlessLoader(PAIRS), "EndlessLoader with an __iter__ of its own"),
+        (DataLoader(PAIRS, batch_size=1, collate_fn=padded), r"shapes \[\[3\], \[4\]\].*pad"),
+        (DataLoader(PAIRS, collate_fn=lambda samples: {"x": 1}), "collate_fn gives dict"),
+        (DataLoader(CountedStream(), collate_fn=padded), "CountedStream with a collate_fn"),
+        (CountedStream(30), "length 30 that gives more than 30"),
+        (ChainDataset([CountedStream(50)]), "length 50 that gives 40 samples"),
+    ],
+)
+def test_loaders_that_cannot_be_honoured_are_refused(found, message):
+    with pytest.raises(ua.UnalikeError, match=message):
+        ua.load(found)
+
+
+def test_a_loader_is_read_without_a_change_of_random_numbers():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    sampler = DistributedSampler(PAIRS, 2, 0, shuffle=False)
+    ua.load(DataLoader(PAIRS, shuffle=True))
+    ua.load(DataLoader(PAIRS, sampler=sampler, collate_fn=first_feature_negated))
+    assert torch.equal(torch.rand(2), expected) and sampler.epoch == 0
+
+
+def test_a_wrapper_may_have_other_classes_than_its_data_set():
+    class LivingOrNot(Dataset):
+        def __init__(self, dataset):
+            self.dataset = dataset
+
+        def __len__(self):
+            return 10
+
+        def __getitem__(self, i):
+            return self.dataset[i][0], 0
+
+    assert ua.load(LivingOrNot(Pictures())).classes == ["0"]
+
+
+def test_clients_of_one_data_set_have_the_samples_of_their_samplers():
+    """15 + 5 of 60 samples are 15 + 5, as the loaders that docs/data.md names."""
+    x, y = torch.arange(60.0)[:, None].expand(60, 2), torch.arange(60) % 2
+    data = TensorDataset(x, y)
+    clients = []
+    for k in range(3):
+        rows = torch.arange(20 * k, 20 * k + 20)
+        clients.append(
+            (
+                DataLoader(data, batch_size=4, sampler=SubsetRandomSampler(rows[:15])),
+                DataLoader(data, batch_size=4, sampler=SubsetRandomSampler(rows[15:])),
+            )
+        )
+    population = ua.Population.of(clients)
+    assert population.sizes.tolist() == [15] * 3 and population.test.sizes.tolist() == [5] * 3
+    assert population[1].train[0][:, 0].tolist() == list(range(20, 35))
+    assert population[1].test[0][:, 0].tolist() == list(range(35, 40))
 
 
 def test_pictures_become_channels_first_and_keep_the_names_of_classes():

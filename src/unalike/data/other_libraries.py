@@ -1,12 +1,14 @@
 """Samples that objects of other libraries hold, as arrays: torch data sets and loaders, and images as they are stored."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from unalike._utils.errors import UnalikeError
+from unalike.data.loader_samples import collated, has_own_collation, rows_of
 
 CHANNELS = (1, 3, 4)
 """Possible lengths of a channel axis: gray, color, color with transparency."""
@@ -46,15 +48,14 @@ def stacked(samples: Sequence[Any], where: str) -> np.ndarray:
 
 
 def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
-    """The inputs and labels of a torch data set or of that of a loader, in its order; None for any other object.
+    """The inputs and labels of a torch data set, or those that a loader gives, in the order of the data set; None for others.
 
     Every sample is read once, so that a transform that draws random numbers is applied once. Raises `UnalikeError` for samples that
-    are no pairs.
+    are no pairs, and for loaders as `rows_of` does.
     """
-    data: Any = value.dataset if isinstance(value, DataLoader) else value
-    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
-        return data.tensors
-    if not isinstance(data, Dataset):
+    is_loader = isinstance(value, DataLoader)
+    data: Any = value.dataset if is_loader else value
+    if not is_loader and not isinstance(data, Dataset):
         return None
     kind = type(data).__name__
     if not hasattr(data, "__len__"):
@@ -63,7 +64,22 @@ def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
         )
 
     # A transform may draw random numbers, so each sample is asked for once, and all are kept before they are checked.
-    samples = [data[i] for i in range(len(data))]
+    if isinstance(data, IterableDataset):
+        samples = _stream(data, where)
+        if is_loader and has_own_collation(value):
+            raise UnalikeError(
+                f"{where}: found a loader of a {kind} with a collate_fn of its own, expected samples "
+                "(x, y) from the data set itself: do there what collate_fn does"
+            )
+    elif is_loader and has_own_collation(value):
+        return collated(value, where)
+    else:
+        rows = rows_of(value, where) if is_loader else list(range(len(data)))
+        # a subclass may change samples as they are asked for
+        if type(data) is TensorDataset and len(data.tensors) == 2 and rows:
+            is_whole = rows == list(range(len(data)))
+            return data.tensors if is_whole else data[rows]
+        samples = [data[i] for i in rows]
     if not samples:
         raise UnalikeError(f"{where}: found a {kind} with no samples, expected pairs (x, y)")
     for sample in samples:
@@ -77,6 +93,18 @@ def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
     return x, y
 
 
+def _stream(data: Any, where: str) -> list[Any]:
+    """The samples of a data set that is iterated. Raises `UnalikeError` where there are not as many as it says."""
+    samples = list(islice(data, len(data) + 1))
+    if len(samples) == len(data):
+        return samples
+    found = f"more than {len(data)}" if len(samples) > len(data) else f"{len(samples)}"
+    raise UnalikeError(
+        f"{where}: found a {type(data).__name__} of length {len(data)} that gives {found} samples; "
+        "expected as many as its length"
+    )
+
+
 def torch_splits(value: Any) -> tuple[Any, ...]:
     """A torch data set or loader, or a tuple of two for training and test; empty for any other object."""
     splits = value if isinstance(value, tuple) else (value,)
@@ -87,8 +115,8 @@ def torch_splits(value: Any) -> tuple[Any, ...]:
 
 def class_names(data: Any) -> list[str] | None:
     """The names of the classes of a torch data set, as those of torchvision have them; None if there are none."""
-    # A subset or a loader has the data set that it is of.
-    while not hasattr(data, "classes") and hasattr(data, "dataset"):
+    # A subset or a loader has the labels of its data set; any other wrapper may have changed them.
+    while isinstance(data, Subset | DataLoader) and not hasattr(data, "classes"):
         data = data.dataset
     names = getattr(data, "classes", None)
     return None if names is None else [str(name) for name in names]
