@@ -359,8 +359,7 @@ class RoundRequests(Requests[SiteReply]):
         part_trees["params"] = tree.only(broadcast.params, shared_params)
 
         # Sites that keep buffers of their own get them only in a stage that gives all of them a start.
-        keep_buffers = settings.buffers == "local" and self.state.stage.start is None
-        if not keep_buffers:
+        if self.state.stage.sends_buffers(settings):
             shared_buffers = method.shared_names(broadcast.buffers, settings.model)
             part_trees["buffers"] = tree.only(broadcast.buffers, shared_buffers)
 
