@@ -28,7 +28,7 @@ from unalike.training.client.client_update import SOLVER
 from unalike.training.server.server_update import initial_server_state, make_broadcast
 from unalike.training.server.update_checks import find_faults
 from unalike.training.server.updates import decode_updates
-from unalike.training.wire import NUMBERS_BYTES, wire
+from unalike.training.wire import NUMBERS_BYTES, round_wire
 
 every = pytest.mark.parametrize("name", METHODS)
 with_batch_norm = pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_wire_bytes_in_first_round_equal_bytes_of_broadcast_and_client_update(na
     ]
     up = [report.update, report.buffers, *report.messages.values(), *report.shared.values()]
     bytes_up = sum(tree.nbytes(tree.row(t, 0)) for t in up)
-    items = wire(method, model, sim.executor.client_pool.context(0))
+    items = round_wire(method, sim.settings, sim.executor.client_pool.context(0), len(SIZES))
     listed = {way: sum(i.bytes for i in items if i.direction == way) for way in ("down", "up")}
     assert listed["down"] == tree.nbytes(*down, *order.messages.values())
     assert listed["up"] == (bytes_up + NUMBERS_BYTES if items else 0)
@@ -165,7 +165,7 @@ def test_wire_bytes_in_later_round_equal_bytes_of_broadcast_and_client_update(na
     sim, cohorts = played(METHODS[name], norm=True)
     model = sim.settings.model
     report, context = cohorts[-1].stacked, sim.executor.client_pool.context(0)
-    items = wire(sim.method, model, context)
+    items = round_wire(sim.method, sim.settings, context, len(SIZES))
     sent = tree.nbytes(
         report.update, report.buffers, *report.messages.values(), *report.shared.values()
     ) // len(SIZES)

@@ -12,7 +12,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import load
-from unalike.data.sources.table_summary import TableSummary, agreed, summarize
+from unalike.data.sources.table_summary import TableSummary, agreed, codings, summarize
 from unalike.data.table_encoding import fit
 from unalike.runtime.results.prediction import new_samples
 
@@ -203,3 +203,47 @@ def test_names_of_rows_and_damaged_summaries_are_refused(frames, tmp_path):
         (tmp_path / "odd.json").write_text(content)
         with pytest.raises(UnalikeError, match="is not the summary of a table"):
             TableSummary.load(tmp_path / "odd.json")
+
+
+@pytest.mark.parametrize(
+    "column, north, south, said",
+    [
+        (
+            "outcome",
+            [0, 1],
+            [1, 2],
+            "the classes of 'outcome': north: 0, 1; south: 1, 2; west: ill",
+        ),
+        ("outcome", [-1, 1], [0, 1], "the classes of 'outcome': north: -1, 1; south: 0, 1; west"),
+        ("outcome", ["ill", "well"], ["Ill", "Well"], "north, west: ill, well; south: Ill, Well"),
+        ("ward", ["m", "f"], ["M", "F"], "the categories of 'ward': north: f, m; south: F, M"),
+        ("ward", ["1", "2"], ["2", "3"], "north: (other), 1, 2; south: (other), 2, 3"),
+        (
+            "smoker",
+            [True, False],
+            ["yes", "no"],
+            "of 'smoker': north, west: False, True; south: no",
+        ),
+        ("beds", [0, 1], [1, 2], "the numbers of 'beds': north: 0, 1; south: 1, 2"),
+        ("beds", [-1, 1], [0, 1], "the numbers of 'beds': north: -1, 1; south: 0, 1"),
+    ],
+)
+def test_sites_that_write_one_set_in_two_ways_are_refused(
+    frames, tmp_path, column, north, south, said
+):
+    for site, values in (("north", north), ("south", south)):
+        if isinstance(values[0], str) and values[0] in "12":
+            values = [*values, "(other)"]  # texts, also where a file stores no types
+        frames[site][column] = np.resize(np.array(values, object), len(frames[site]))
+    found = summaries(frames, tmp_path)
+    with pytest.raises(UnalikeError) as refusal:
+        agreed(found)
+    assert said in str(refusal.value) and "summarize again" in str(refusal.value)
+    agreed(found, accept=True)
+
+
+def test_sites_with_other_wards_agree(frames, tmp_path):
+    """What differs without a doubt is laid side by side, and no more."""
+    [wards] = codings(summaries(frames, tmp_path))
+    assert str(wards) == "the categories of 'ward': north: a, b; south: b, c; west: a, b, c"
+    assert not wards.reason

@@ -313,3 +313,34 @@ def test_table_in_other_units_is_refused_at_the_site_unless_accepted(tmp_path):
     assert any("look at the column 'area'" in line for line in shown) and any(
         "update" in line for line in shown
     )
+
+
+@pytest.mark.parametrize(
+    ("column", "agreed_values", "own", "said"),
+    [
+        ("smoker", ["no", "yes"], ["No", "yes"], "agreed: no, yes; here: No, yes"),
+        ("smoker", ["m", "f"], ["male", "female"], "agreed: f, m; here: female, male"),
+        ("sex", [0, 1], [1, 2], "'sex' may be written in another way: agreed: 0, 1; here: 1, 2"),
+        ("sex", [1, 2], [-1, 1], "agreed: 1, 2; here: -1, 1"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_column_in_another_writing_is_refused_at_the_site_unless_accepted(
+    column, agreed_values, own, said, tmp_path
+):
+    def table(values):
+        area = np.random.default_rng(0).normal(600, 100, 60)
+        return pd.DataFrame({"area": area, column: values * 30, "label": ["no", "yes", "no"] * 20})
+
+    table(agreed_values).to_csv(tmp_path / "agreed.csv", index=False)
+    table(own).to_csv(tmp_path / "mine.csv", index=False)
+    encoding = ua.load(str(tmp_path / "agreed.csv"), target="label").encoding
+    schema = Schema(shape=(encoding.width,), classes=("no", "yes"), encoding=encoding)
+    federation = folder_of(tmp_path / "fed", ["north"], data=schema).federation
+    agreed_table, mine = (
+        spec(str(tmp_path / name), {"target": "label"}) for name in ("agreed.csv", "mine.csv")
+    )
+    site_data_apart(federation, agreed_table, None, "north")
+    with pytest.raises(UnalikeError, match=f"{said} .* or join with --accept"):
+        site_data_apart(federation, mine, None, "north")
+    assert len(site_data_apart(federation, mine, None, "north", accept=True).train[1]) == 48

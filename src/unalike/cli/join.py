@@ -36,13 +36,6 @@ def command(
         typer.Option(help="host:port of the coordinator, if it differs from the bundle's."),
     ] = None,
     device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda, cuda:1, ...")] = "cpu",
-    accept: Annotated[
-        bool,
-        typer.Option(
-            "--accept",
-            help="Join with columns that are far from the agreed ones, such as in other units.",
-        ),
-    ] = False,
     until_done: Annotated[
         bool, typer.Option("--until-done", help="End when all runs are done.")
     ] = False,
@@ -61,11 +54,16 @@ def command(
 
     A site that is started again continues with its state. Code from the coordinator is never executed.
     """
+    from unalike.data.sources.load import table_at
     from unalike.federation.operations.run_site import join, wire_lines
     from unalike.federation.protocol.bundle import Bundle
 
     home = folder or bundle.with_suffix("")
     contents = Bundle.read(bundle, home)
+    # Only a reader of tables knows the flag; other samples are accepted by the site alone.
+    accept = table.pop("accept", False)
+    if accept and table_at(data, data_dir) is not None:
+        table["accept"] = True
     data = data_flags.spec(data, table)
     if show:
         lines = wire_lines(contents.federation, data, data_dir, contents.site)

@@ -102,6 +102,14 @@ class TableOptions(DelimitedOptions):
     labelled_only: Annotated[
         bool, Help("Leave out the rows without a target, which are refused otherwise.")
     ] = False
+    accept: Annotated[
+        bool,
+        Help(
+            "Accept doubtful columns of a table: classes, categories or owners that differ only in case, space or number format; "
+            "in a federation also those that look like identifiers, are dates as texts, are far from the agreed ones, or that the "
+            "sites may write in several ways."
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from unalike.data.columns import (
     kind_of,
     texts_of,
 )
+from unalike.data.value_sets import in_two_ways, refuse_spellings, side_by_side, two_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +51,11 @@ REPORTED_SHIFT_SCALES = 5.0
 """The distance of a column's mean from the mean in training, in its scales, that is reported."""
 MANY_NUMBERS = 20
 """In a column with at least this many different numbers, a few texts among them are taken for mistakes."""
+
+
+class OtherCoding(UserWarning):
+    """A column may be written in another way than in the tables that the encoding is of."""
+
 
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -95,6 +101,23 @@ class Number:
                 f"{self.fill:g}"
             )
         return f"{self.name!r} {'; it '.join(notes)}" if notes else ""
+
+    def coding(self) -> tuple[str, ...]:
+        """The two numbers that the column took in training, such as codes; empty if it took others, or cannot be told."""
+        if self.date or self.truth:
+            return ()
+        return two_numbers(1, self.mean, self.scale**2)
+
+    def other_coding(self, frame: pd.DataFrame, where: str) -> str:
+        """Both pairs of numbers if the column takes two here and two others in training; empty otherwise."""
+        agreed = self.coding()
+        if not agreed:
+            return ""
+        x = self.read(frame, where)
+        here = np.unique(x[~np.isnan(x)])
+        if len(here) != 2:
+            return ""
+        return _in_other_ways(self.name, agreed, [f"{value:g}" for value in here], whole=True)
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
         """Fill and standardize the column: float64 [N]."""
@@ -148,6 +171,13 @@ class Category:
         counts = [f"{value!r} ({_rows(count)})" for value, count in new.most_common(FEW_ROWS)]
         more = f" and {len(new) - FEW_ROWS} more values" if len(new) > FEW_ROWS else ""
         return f"{self.name!r} holds {', '.join(counts)}{more}, which no training row had: read as none of its categories"
+
+    def other_coding(self, frame: pd.DataFrame, where: str) -> str:
+        """Both sets of texts if those of this table may be the agreed ones in another writing; empty otherwise."""
+        if self.truth:
+            return ""
+        here = sorted(set(self.read(frame, where)))
+        return _in_other_ways(self.name, self.values, here, whole=False)
 
 
 @validated
@@ -209,6 +239,12 @@ class Encoding:
         columns: tuple[Number | Category, ...] = (*self.numbers, *self.categories)
         notes = [column.surprises(frame, where) for column in columns]
         return [f"{where}: the column {note}" for note in notes if note]
+
+    def other_codings(self, frame: pd.DataFrame, where: str) -> list[OtherCoding]:
+        """Warnings of columns that this table may write in another way than those that the encoding is of."""
+        columns: tuple[Number | Category, ...] = (*self.numbers, *self.categories)
+        notes = [column.other_coding(frame, where) for column in columns]
+        return [OtherCoding(f"{where}: the column {note}") for note in notes if note]
 
     def dated(self, frame: pd.DataFrame, dates: Sequence[str], where: str) -> Encoding:
         """The encoding for a table that writes `dates` in its own way (`dates_of`). Raises `UnalikeError` for other columns.
@@ -275,7 +311,11 @@ class Encoding:
 
 
 def fit(
-    frame: pd.DataFrame, train: int, where: str, dates: Mapping[str, str] = MappingProxyType({})
+    frame: pd.DataFrame,
+    train: int,
+    where: str,
+    dates: Mapping[str, str] = MappingProxyType({}),
+    accept: bool = False,
 ) -> Encoding:
     """Fit the encoding of all columns of `frame` on its first `train` rows.
 
@@ -288,7 +328,8 @@ def fit(
     Warns of columns that are probably identifiers or dates, and of constant ones.
 
     Raises `UnalikeError`, which names the column, for dates or another type, infinite numbers or texts among numbers, a column
-    that is empty in training, has no name, or has more than 256 categories or another one in nearly every row.
+    that is empty in training, has no name, or has more than 256 categories or another one in nearly every row; and without
+    `accept` for categories that differ only in case, space or number format.
     """
     from pandas.api.types import is_numeric_dtype
 
@@ -309,7 +350,7 @@ def fit(
         warn(note)
     names = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]
     categories = [
-        category_of(frame[column], train, where) for column in frame if column not in names
+        category_of(frame[column], train, where, accept) for column in frame if column not in names
     ]
     numbers = _numbers(frame[names], train, where, dates)
     return Encoding(numbers, tuple(categories))
@@ -384,8 +425,11 @@ def _check_texts(column: pd.Series, where: str) -> None:
         )
 
 
-def category_of(column: pd.Series, train: int, where: str) -> Category:
-    """The encoding of a column of texts, from its first `train` rows. Raises `UnalikeError` for anything but categories."""
+def category_of(column: pd.Series, train: int, where: str, accept: bool = False) -> Category:
+    """The encoding of a column of texts, from its first `train` rows. Raises `UnalikeError` for anything but categories.
+
+    Without `accept` also for categories that differ only in case, space or number format.
+    """
     name = str(column.name)
     kind = kind_of(column)
     if kind not in (NOTHING, TRUTH, TEXTS):
@@ -408,6 +452,8 @@ def category_of(column: pd.Series, train: int, where: str) -> Category:
             f'--model textcnn --data "file(path=..., text={column.name!r})", in Python '
             f"model='textcnn' and text={column.name!r}"
         )
+    if not accept:
+        refuse_spellings(texts_of(column), f"column {column.name!r}", where)
     return Category(name, tuple(values))
 
 
@@ -430,7 +476,15 @@ def _column(
     return frame[name]
 
 
+def _in_other_ways(name: str, agreed: Sequence[str], here: Sequence[str], whole: bool) -> str:
+    """The agreed set of a column and that of a table, side by side, if they may be one set; empty otherwise."""
+    sets = {"agreed": agreed, "here": here}
+    reason = in_two_ways(sets, whole)
+    return (
+        f"{name!r} may be written in another way: {side_by_side(sets)} ({reason})" if reason else ""
+    )
+
+
 def _rows(count: int) -> str:
-    """A number of rows in words."""
     """A number of rows in words."""
     return "1 row" if count == 1 else f"{count} rows"

@@ -12,7 +12,7 @@ from unalike.core.model import Model
 from unalike.core.tasks.classification import ASSUMED_TASK
 from unalike.core.tasks.task import Task
 from unalike.core.types import Batch, Tree
-from unalike.core.views import ServerState
+from unalike.core.views import ServerState, StageSettings
 from unalike.methods.base_plan import Plan
 from unalike.methods.client_query import ClientQuery
 from unalike.methods.method import Method, as_method, cannot_be_added
@@ -89,6 +89,21 @@ class Stage:
         if self.groups is None:
             return {"all": range(clients)}
         return self.groups
+
+    def settings(self, run: StageSettings, index: int = 0) -> StageSettings:
+        """The settings of the stage at this place of the plan, from those of the run."""
+        return replace(
+            run,
+            stage=index,
+            model=(self.model or run.model).at(run.model.precision),
+            work=self.method.local_work(run.work),
+            # a pooled stage has one client, which owns the shared buffers
+            buffers="average" if self.pooled else run.buffers,
+        )
+
+    def sends_buffers(self, settings: StageSettings) -> bool:
+        """Whether clients receive buffers in a round: not where they keep their own, unless the stage gives all of them a start."""
+        return settings.buffers != "local" or self.start is not None
 
     def why_no_single_model(self, model: Model, buffers: str, groups: int) -> str:
         """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""

@@ -3,7 +3,7 @@
 `part` and `hook` name the part and its hook in the errors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -92,6 +92,13 @@ def check_pair(part: Part, hook: str, value: Any) -> tuple[Any, Any]:
         found = f"gives {type(value).__name__}"
         raise _wrong(part, hook, found, expected="two trees, as in (tree, {})")
     return value
+
+
+def returned_pair(part: Part, hook: str, call: Callable[..., Any], *inputs: Any) -> tuple[Any, Any]:
+    """The two trees that a hook returns for these inputs. An error in it names part and hook; raises `UnalikeError` for no pair."""
+    with errors_name_hook(part, hook):
+        result = call(*inputs)
+    return check_pair(part, hook, result)
 
 
 def check_weights(part: Part, hook: str, value: Any, count: int) -> Tensor:

@@ -26,7 +26,7 @@ from unalike.runtime.stages.backend import StageBackend
 from unalike.runtime.stages.model_group import Diverged
 from unalike.runtime.stages.stage_state import Facts, RoundResult
 from unalike.tracking.tracking import Trackers
-from unalike.training.wire import Item, query_wire, stage_wire
+from unalike.training.wire import Item, begin_wire, query_wire
 
 StateDict = tuple[Tree, list[Facts]]
 """The value of `StageBackend.state_dict`."""
@@ -294,7 +294,7 @@ class RunRecorder:
     def query_answered(self, step: QueryStep, index: int, answers: Answers) -> None:
         """Clients have answered a query between stages."""
         self.checkpoints.take_answers(index, step.name, answers)
-        self.charge(query_wire(step, self.run_config.model), len(answers.clients))
+        self.charge(query_wire(step, self.run_config.settings), len(answers.clients))
         self.log.event(
             "query", name=step.name, query=repr(step.query), clients=len(answers.clients)
         )
@@ -308,8 +308,7 @@ class RunRecorder:
         stage = clients.state
         self.log.event("stage", name=stage.stage.name, executor=clients.executor)
         if stage.done == 0 and not self.checkpoints.holds(index):
-            wire = stage_wire(stage.stage, stage.settings.model)
-            self.charge([item for item in wire if item.once], len(stage.eligible))
+            self.charge(begin_wire(stage.stage, stage.settings.model), len(stage.eligible))
 
     def round_begins(self) -> AbstractContextManager[None]:
         """Collects the notes of a round's server half, if they are recorded."""

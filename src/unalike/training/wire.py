@@ -10,9 +10,11 @@ from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.tasks.classification import ASSUMED_TASK
-from unalike.core.types import Context, Tree
+from unalike.core.tasks.task import Task
+from unalike.core.types import Batch, Context, Tree
 from unalike.core.views import ClientBatches, StageSettings
 from unalike.core.work import Work
+from unalike.methods import return_checks
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.method import Method, as_method
 from unalike.methods.plan import (
@@ -56,7 +58,13 @@ class Item(NamedTuple):
 
 
 def wire(
-    method: Method | str, model: nn.Module | Model, context: Context | None = None
+    method: Method | str,
+    model: nn.Module | Model,
+    context: Context | None = None,
+    *,
+    work: Work | None = None,
+    classes: int | None = None,
+    proxy: tuple[Tensor, Tensor] | None = None,
 ) -> list[Item]:
     """List every tensor that a client receives or sends in a round. Nothing else leaves the client.
 
@@ -64,6 +72,9 @@ def wire(
         method: A method, or its spec text.
         model: A module, or the model as a function.
         context: Static facts of a client, for methods that share some of them.
+        work: Local work, for methods whose messages depend on it; the default otherwise.
+        classes: Number of classes of the labels, for methods whose messages depend on it.
+        proxy: Samples (x, y) of the server, for methods whose messages depend on them.
 
     Returns:
         One item for each kind of tensor, with its bytes; empty for a method without communication.
@@ -72,13 +83,48 @@ def wire(
     ['down parameters 40', 'up update 40', 'up counts and loss 16']
     """
     method = as_method(method)
-    model = model if isinstance(model, Model) else Model(model)
-    context = context or {}
+    settings = StageSettings(
+        model=model if isinstance(model, Model) else Model(model),
+        task=ASSUMED_TASK,
+        work=method.local_work(work or Work()),
+        proxy=None if proxy is None else Batch(*proxy),
+        classes=classes,
+    )
+    unknown = [name for name in ("classes", "proxy") if getattr(settings, name) is None]
+    note = f"; no {' and no '.join(unknown)} were given, so they are None in its settings"
+    return round_wire(method, settings, context or {}, note=note if unknown else "")
 
-    # A round of one client without samples: what the hooks then send has the names and shapes of what any client sends.
-    settings = StageSettings(model, ASSUMED_TASK, Work())
+
+def round_wire(
+    method: Method,
+    settings: StageSettings,
+    context: Context,
+    clients: int = 1,
+    *,
+    sends_buffers: bool = True,
+    note: str = "",
+) -> list[Item]:
+    """The items of a round of `clients` clients, with the settings of the stage; `context` are the facts of one of them.
+
+    The parts' hooks are tried on a client without samples: what they send then has the names and shapes of what any client
+    sends. An error in a hook says so, with the `note`. `sends_buffers`: whether clients receive buffers.
+    """
+    try:
+        return _items_of_round(method, settings, context, clients, sends_buffers)
+    except Exception as error:
+        error.add_note(
+            f"in a trial of {method!r} on a client without samples, which finds the bytes that cross the wire{note}"
+        )
+        raise
+
+
+def _items_of_round(
+    method: Method, settings: StageSettings, context: Context, clients: int, sends_buffers: bool
+) -> list[Item]:
+    """`round_wire`, without its note."""
+    model = settings.model
     state = initial_server_state(method, settings)
-    broadcast = make_broadcast(method, settings, state, 1, [0]).to(0)
+    broadcast = make_broadcast(method, settings, state, clients, [0]).to(0)
     client_state = initial_client_state(method, settings)
     task = ClientTask(
         method=method,
@@ -86,7 +132,7 @@ def wire(
         broadcast=broadcast,
         client_state=client_state,
         data=ClientBatches(()),
-        context={},
+        context=context,
         size=torch.ones(()),
         begun=model.params,
     )
@@ -94,7 +140,8 @@ def wire(
     buffers = tree.only(model.buffers, method.shared_names(model.buffers, model))
 
     items = [Item("down", "parameters", tree.nbytes(params))]
-    items.append(Item("down", "buffers", tree.nbytes(buffers)))
+    if sends_buffers:
+        items.append(Item("down", "buffers", tree.nbytes(buffers)))
     for name, message in broadcast.messages.items():
         items.append(Item("down", f"message of {name}", tree.nbytes(message)))
 
@@ -103,14 +150,15 @@ def wire(
     for upload in method.role(Upload):
         upload_state = tree.map(_without_values, client_state.get(upload.name, {}))
         view = task.view_of(upload, model.params, model.buffers, {upload.name: upload_state})
-        update, _ = upload.encode(view, update)
+        update, _ = return_checks.returned_pair(upload, "encode", upload.encode, view, update)
     items.append(Item("up", "update", tree.nbytes(update)))
-    items.append(Item("up", "buffers", tree.nbytes(buffers)))
+    if settings.buffers != "local":
+        items.append(Item("up", "buffers", tree.nbytes(buffers)))
 
     # Parameters that are private are taken out of messages, as after training.
     for part in method.parts:
         view = task.view_of(part, model.params, model.buffers, client_state, steps=1.0)
-        _, message = part.finish(view)
+        _, message = return_checks.returned_pair(part, "finish", part.finish, view)
         sent = {n: t for n, t in message.items() if n in params or n not in model.params}
         items.append(Item("up", f"message of {part.name}", tree.nbytes(sent)))
         for name in part.shares:
@@ -128,28 +176,41 @@ def _without_values(t: Tensor) -> Tensor:
     return t.to("meta")
 
 
-def stage_wire(stage: Stage, model: Model, context: Context | None = None) -> list[Item]:
-    """List the traffic of a stage: of each of its rounds, and once at its beginning. `context` is that of `wire`."""
+def stage_wire(stage: Stage, settings: StageSettings, context: Context, clients: int) -> list[Item]:
+    """List the traffic of a stage: of each of its rounds, and once at its beginning. `settings` are those of the stage.
+
+    The other arguments are those of `round_wire`.
+    """
     if stage.pooled:
         return []  # a reference, whose clients have handed over their data
-    method = stage.method
     # a client that chooses is sent the models of all groups
-    copies = len(stage.members(1)) if stage.chooses else 1
+    copies = len(stage.members(clients)) if stage.chooses else 1
     items = []
-    for item in wire(method, model, context) if stage.trained else ():
-        if item.direction == "down":
-            item = item._replace(bytes=item.bytes * copies, what=_copies(item.what, copies))
-        items.append(item)
+    if stage.trained:
+        sends_buffers = stage.sends_buffers(settings)
+        for item in round_wire(
+            stage.method, settings, context, clients, sends_buffers=sends_buffers
+        ):
+            if item.direction == "down":
+                item = item._replace(bytes=item.bytes * copies, what=_copies(item.what, copies))
+            items.append(item)
     if stage.chooses is not None:
         items.append(Item("up", "choice of the model", CHOICE_BYTES))
+    return items + begin_wire(stage, settings.model)
 
+
+def begin_wire(stage: Stage, model: Model) -> list[Item]:
+    """List what every client is sent once, at the beginning of a stage."""
+    if stage.pooled:
+        return []
     once: dict[str, Tree] = {}
     if stage.shared is not None:
         once["shared samples"] = {"x": stage.shared.x, "y": stage.shared.y}
     if stage.start is not None and stage.trained:
         # what the stage begins with and no round sends: nobody trains it
-        once["parameters that stay fixed"] = _fixed(method, model, model.params)
-        once["buffers that stay fixed"] = _fixed(method, model, model.buffers)
+        once["parameters that stay fixed"] = _fixed(stage.method, model, model.params)
+        once["buffers that stay fixed"] = _fixed(stage.method, model, model.buffers)
+    items = []
     for what, values in once.items():
         if values:
             items.append(Item("down", what, tree.nbytes(values), once=True))
@@ -165,35 +226,41 @@ def _fixed(method: Method, model: Model, values: Tree) -> Tree:
     }
 
 
-def query_wire(query_step: QueryStep, model: Model) -> list[Item]:
-    """Everything that crosses the wire in a client query, once for each client."""
-    model = query_step.model or model
+def query_wire(query_step: QueryStep, settings: StageSettings) -> list[Item]:
+    """Everything that crosses the wire in a client query, once for each client. `settings` are those of the run."""
+    model = query_step.model or settings.model
     query = query_step.query
     items = []
     if query.needs_model:
         items.append(Item("down", "model", tree.nbytes(model.params, model.buffers), once=True))
-    answer = unasked(query_step, model)
+    answer = unasked(query_step, model, settings.task)
     items.append(Item("up", f"answer to {query.name}", tree.nbytes(answer), once=True))
     return items
 
 
 def plan_wire(
-    steps: Sequence[Step], model: Model, facts: Callable[[Method], Context]
+    steps: Sequence[Step],
+    settings: StageSettings,
+    facts: Callable[[Method], Context],
+    clients: int,
 ) -> list[Item]:
-    """List the traffic of the steps of a plan. `model` is that of the run, `facts` gives the context of a client."""
+    """List the traffic of the steps of a plan with so many clients.
+
+    `settings` are those of the run, `facts` gives the context of a client.
+    """
     items = []
-    for step in steps:
-        step_model = step.model or model
+    for index, step in enumerate(steps):
         if isinstance(step, Stage):
-            step_items = stage_wire(step, step_model, facts(step.method))
+            of_stage = step.settings(settings, index)
+            step_items = stage_wire(step, of_stage, facts(step.method), clients)
         else:
-            step_items = query_wire(step, step_model)
+            step_items = query_wire(step, settings)
         items += [in_plan(step, item, several=len(steps) > 1) for item in step_items]
     return items
 
 
-def plan_outline(plan: Plan, plan_inputs: PlanInputs) -> list[Step]:
-    """The steps that a plan would make with untrained models and random answers of clients."""
+def plan_outline(plan: Plan, plan_inputs: PlanInputs, settings: StageSettings) -> list[Step]:
+    """The steps that a plan would make with untrained models and random answers of clients; `settings` are those of the run."""
     outline = []
     steps = steps_of(plan, plan_inputs)
     step = next(steps, None)
@@ -201,7 +268,7 @@ def plan_outline(plan: Plan, plan_inputs: PlanInputs) -> list[Step]:
         outline.append(step)
         outcome: StageResults | Answers
         if isinstance(step, Stage):
-            outcome = untrained(step, plan_inputs)
+            outcome = untrained(step, plan_inputs, settings)
         else:
             outcome = at_random(step, plan_inputs)
         step = next_step(steps, outcome)
@@ -209,11 +276,16 @@ def plan_outline(plan: Plan, plan_inputs: PlanInputs) -> list[Step]:
 
 
 def untrained(
-    stage: Stage, plan_inputs: PlanInputs, groups: Iterable[str] | None = None
+    stage: Stage,
+    plan_inputs: PlanInputs,
+    settings: StageSettings,
+    groups: Iterable[str] | None = None,
 ) -> StageResults:
-    """Result of a stage without training. `groups` names the groups if they differ from those of the stage."""
-    model = stage.model or plan_inputs.model
-    settings = StageSettings(model, ASSUMED_TASK, Work(), plan_inputs.seed)
+    """Result of a stage without training; `settings` are those of the run.
+
+    `groups` names the groups if they differ from those of the stage.
+    """
+    settings = stage.settings(settings)
     start = stage.start or {}
     states = {}
     for name in groups or stage.members(plan_inputs.clients):
@@ -234,13 +306,13 @@ def at_random(query_step: QueryStep, plan_inputs: PlanInputs) -> Answers:
         further_dimensions = [1] * (t.dim() - len(front))
         return values.reshape(*values.shape, *further_dimensions).expand(clients, *t.shape)
 
-    answer = unasked(query_step, query_step.model or plan_inputs.model)
+    answer = unasked(query_step, query_step.model or plan_inputs.model, plan_inputs.task)
     return Answers(tuple(range(clients)), tree.map(answers, answer))
 
 
-def unasked(query_step: QueryStep, model: Model) -> Tree:
+def unasked(query_step: QueryStep, model: Model, task: Task) -> Tree:
     """An answer without samples: it has the shape of all answers."""
-    inputs = QueryInputs(model, ASSUMED_TASK, model.params, model.buffers, ())
+    inputs = QueryInputs(model, task, model.params, model.buffers, ())
     return query_step.query.answer(inputs)
 
 

@@ -100,13 +100,6 @@ def command(
             show_default=False,
         ),
     ] = [],  # noqa: B006
-    accept: Annotated[
-        bool,
-        typer.Option(
-            "--accept",
-            help="Agree on columns of --like, too, that look like identifiers, or dates as texts.",
-        ),
-    ] = False,
     *,
     table: dict[str, Any],
     shape: Shape = None,
@@ -150,6 +143,8 @@ def command(
     from unalike.federation.site.site_data import own_samples
     from unalike.federation.site.site_policy import SitePolicy
 
+    accept = table.get("accept", False)
+
     # one of three sources says what a sample is
     by_hand = shape is not None or classes is not None or task is not None or tokens
     sources = [like is not None, bool(summary), by_hand]
@@ -159,7 +154,7 @@ def command(
             "and --tokens"
         )
     if summary:
-        schema = schema_of(summary)
+        schema = schema_of(summary, accept=accept)
     elif like is not None:
         schema = schema_like(data_flags.spec(like, table), accept=accept)
     else:
@@ -309,13 +304,18 @@ def schema_like(data: str, accept: bool = False) -> object:
     return Schema.like(dataset.train[0], dataset.classes, dataset.task, dataset.encoding)
 
 
-def schema_of(files: Sequence[Path]) -> object:
-    """The schema that the sites' summaries agree on."""
-    from unalike.data.sources.table_summary import TableSummary, agreed
+def schema_of(files: Sequence[Path], accept: bool = False) -> object:
+    """The schema that the sites' summaries agree on; prints the sets in which they differ, side by side.
+
+    Raises `UnalikeError`, unless they are accepted, for sets that may be one in several writings.
+    """
+    from unalike.data.sources.table_summary import TableSummary, agreed, codings
     from unalike.federation.protocol.federation_file import Schema
 
     summaries = {file.stem: TableSummary.load(file) for file in files}
-    encoding, target = agreed(summaries)
+    encoding, target = agreed(summaries, accept)
+    for coding in codings(summaries):
+        print(f"{coding}")
     return Schema((encoding.width,), target.classes or None, target.kind, False, encoding)
 
 

@@ -17,6 +17,7 @@ from unalike.data.sources.delimited import numbered, read_delimited, record_line
 from unalike.data.sources.registry import ending, every_fifth, formats
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import Encoding, fit, fit_words
+from unalike.data.value_sets import refuse_spellings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +87,7 @@ def read_table(
     sep: str | None = None,
     decimal: str | None = None,
     charset: str | None = None,
+    accept: bool = False,
     encoding: Encoding | None = None,
 ) -> Dataset:
     """One row per sample; `target` names the column to predict.
@@ -117,12 +119,14 @@ def read_table(
         labelled_only: Leave out the rows without a target, which are refused otherwise.
         labelled: Read the target of the agreed `encoding` unless another one is named.
         sep: The separator of delimited text, `decimal` its decimal mark, `charset` its character encoding; found unless given.
+        accept: Read classes, categories and owners that differ only in case, space or number format ("yes", "Yes", "no ", "1" and
+            "1.0") as different ones, which are refused otherwise.
         encoding: An agreed encoding, such as that of another file. But for `date` it alone decides which columns are read and how.
 
     Raises:
         UnalikeError: No target is named, the file cannot be read, a column is missing, or the target has missing values,
             another type such as dates, hardly two rows per class, or a few whole numbers written with decimals, which may be
-            classes or amounts.
+            classes or amounts; or names of classes, categories or owners differ only in their spelling.
     """
     dialect = {"sep": sep, "decimal": decimal, "charset": charset}
     drop = _several(drop)
@@ -162,9 +166,10 @@ def read_table(
     named_columns = [*_several(split or ()), *_several(text or ())]
     frame, column, source = with_target(frame, target, where, labelled_only)
     require_columns(frame, [*drop, *group, *named_columns], where)
-    y, classes = labels(column, where, regression)
+    y, classes = labels(column, where, regression, accept)
     if classes is not None and not is_agreed:
         check_classes(column, len(classes), where)
+    _check_owners(frame, group, where, accept)
 
     # Training rows come first, since the encoding is fitted on them alone.
     test = _test_rows(frame, y, split=split, unit=unit, where=where)
@@ -196,7 +201,7 @@ def read_table(
     else:
         features = frame.drop(columns=unused)
         formats_of_dates = dates_of(features, dates, where)
-        encoding = replace(fit(features, train, where, formats_of_dates), target=target)
+        encoding = replace(fit(features, train, where, formats_of_dates, accept), target=target)
         x = encoding.apply(frame, where)
     return Dataset.divided(
         name=name,
@@ -252,11 +257,14 @@ def opened(
 
 
 def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tensor:
-    """Encode rows by the encoding of other rows; warns of numbers far from theirs, and of values that none of them had.
+    """Encode rows by the encoding of other rows; warns of numbers far from theirs, of values that none of them had, and of columns
+    that may be written in another way (`OtherCoding`).
 
     Raises `UnalikeError` as `Encoding.apply` does.
     """
     x = encoding.apply(frame, where)
+    for doubt in encoding.other_codings(frame, where):
+        warn(doubt)
     for note in encoding.surprises(frame, where):
         warn(note)
     return x
@@ -295,6 +303,14 @@ def _tests(column: pd.Series, where: str) -> np.ndarray:
             f"{where}: the split {column.name!r} has no training rows; expected train or 0 in some"
         )
     return test
+
+
+def _check_owners(frame: pd.DataFrame, group: Sequence[str], where: str, accept: bool) -> None:
+    """Raise `UnalikeError`, unless it is accepted, for a column of owners with names that differ only in their spelling."""
+    if accept:
+        return
+    for column in group:
+        refuse_spellings(texts_of(frame[column]), f"the group {column!r}", where)
 
 
 def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, where: str) -> None:

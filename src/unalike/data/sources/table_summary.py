@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +37,7 @@ from unalike.data.sources.registry import every_fifth
 from unalike.data.sources.table_files import opened
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import MOST_CATEGORIES, Category, Encoding, Number, category_of
+from unalike.data.value_sets import in_two_ways, side_by_side, two_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +70,13 @@ class NumberSums:
         true = round(self.mean * self.count)
         rows = {str(True): true, str(False): self.count - true, MISSING: self.missing}
         return CategoryCounts(self.name, {value: count for value, count in rows.items() if count})
+
+    def coding(self) -> tuple[str, ...]:
+        """The two numbers that the column takes, such as codes; empty if it takes others, or cannot be told."""
+        if self.date:
+            return ()
+        variance = self.deviations / max(self.count, 1)
+        return two_numbers(self.count, self.mean, variance, self.quantiles)
 
     def below(self, x: np.ndarray) -> np.ndarray:
         """The share of the values below x, by the quantiles; x is none of them."""
@@ -143,6 +151,7 @@ def summarize(
     regression: bool | None = None,
     date: Sequence[str] = (),
     labelled_only: bool = False,
+    accept: bool = False,
     least: int = MIN_ROWS,
     **dialect: Any,
 ) -> TableSummary:
@@ -161,7 +170,7 @@ def summarize(
         unused.append(unit)
     unused = list(dict.fromkeys(unused))
     require_columns(frame, unused, where)
-    y, classes = labels(column, where, regression)
+    y, classes = labels(column, where, regression, accept)
     if classes is not None:
         check_classes(column, len(classes), where)
 
@@ -187,8 +196,8 @@ def summarize(
         elif is_bool_dtype(values):
             numbers.append(_sums(name, floats_of(values, where), truth=True, least=least))
         else:
-            # Refuses dates, names of rows, and numbers with texts among them.
-            category_of(values, len(values), where)
+            # Refuses dates, names of rows, numbers with texts among them, and one name in two spellings.
+            category_of(values, len(values), where, accept)
             counts = Counter(texts_of(values))
             frequent = {text: n for text, n in sorted(counts.items()) if n >= least}
             categories.append(CategoryCounts(name, frequent))
@@ -202,14 +211,17 @@ def summarize(
     )
 
 
-def agreed(summaries: Mapping[str, TableSummary]) -> tuple[Encoding, TargetNames]:
+def agreed(
+    summaries: Mapping[str, TableSummary], accept: bool = False
+) -> tuple[Encoding, TargetNames]:
     """The encoding and the target of several tables.
 
     Means and scales are those of all training rows together; a missing number becomes the median by the sites' quantiles. A
     category is one that is frequent at some site.
 
     The target has the classes of all sites. Raises `UnalikeError`, which names both sites, where these have other columns, or
-    other kinds of values in the same one.
+    other kinds of values in the same one; and without `accept` where the sites may write one set of classes, categories or codes
+    in several ways (`codings`).
     """
     first, expected = next(iter(summaries.items()))
     for site, summary in summaries.items():
@@ -239,7 +251,54 @@ def agreed(summaries: Mapping[str, TableSummary]) -> tuple[Encoding, TargetNames
         else:
             numbers.append(_number(name, [*sums.values()]))
     target = _agreed_target(summaries)
+    doubts = [coding for coding in codings(summaries) if coding.reason]
+    if doubts and not accept:
+        found = "; ".join(f"{coding} ({coding.reason})" for coding in doubts)
+        raise UnalikeError(
+            f"the sites may write one set of values in several ways: {found}. Write them alike at "
+            "all sites and summarize again; or, if they are right as they are, --accept"
+        )
     return Encoding(tuple(numbers), tuple(categories), target=target.name), target
+
+
+@dataclass(frozen=True)
+class Coding:
+    """The sets of values that the sites have of one column.
+
+    `reason` says why these may be one set in several writings; it is empty if nothing speaks for it.
+    """
+
+    column: str
+    sets: Mapping[str, Sequence[str]]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.column}: {side_by_side(self.sets)}"
+
+
+def codings(summaries: Mapping[str, TableSummary]) -> list[Coding]:
+    """The columns of which the sites have different sets: classes, categories, and columns of two numbers such as codes."""
+    classes: dict[str, Sequence[str]] = {}
+    categories: dict[str, dict[str, Sequence[str]]] = {}
+    codes: dict[str, dict[str, Sequence[str]]] = {}
+    for site, summary in summaries.items():
+        classes[site] = summary.target.classes
+        for category in summary.categories:
+            categories.setdefault(category.name, {})[site] = sorted(category.values)
+        for number in summary.numbers:
+            if number.truth:
+                truths = sorted(number.categories().values)
+                categories.setdefault(number.name, {})[site] = truths
+            elif number.coding():
+                codes.setdefault(number.name, {})[site] = number.coding()
+
+    target = next(iter(summaries.values())).target.name
+    found = [Coding(f"the classes of {target!r}", classes, in_two_ways(classes, whole=True))]
+    for name, sets in categories.items():
+        found.append(Coding(f"the categories of {name!r}", sets, in_two_ways(sets, whole=False)))
+    for name, sets in codes.items():
+        found.append(Coding(f"the numbers of {name!r}", sets, in_two_ways(sets, whole=True)))
+    return [coding for coding in found if len(set(map(tuple, coding.sets.values()))) > 1]
 
 
 def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = "") -> NumberSums:
@@ -365,7 +424,7 @@ def _category(
 
 
 def _agreed_target(summaries: Mapping[str, TableSummary]) -> TargetNames:
-    """The target with the classes of all sites. Raises `UnalikeError` where it differs in name, kind or the writing of classes."""
+    """The target with the classes of all sites. Raises `UnalikeError` where it differs in name or kind."""
     first, summary_of_first = next(iter(summaries.items()))
     expected = summary_of_first.target
     for site, summary in summaries.items():
@@ -375,14 +434,6 @@ def _agreed_target(summaries: Mapping[str, TableSummary]) -> TargetNames:
                 f"the target of {site} is {target.name!r} ({target.kind}), that of "
                 f"{first} {expected.name!r} ({expected.kind}); expected the same "
                 "at all sites"
-            )
-        is_disjoint = set(target.classes).isdisjoint(expected.classes)
-        if target.numbers != expected.numbers and is_disjoint:
-            classes = ", ".join(target.classes)
-            raise UnalikeError(
-                f"the classes of {site} are {classes}, those of {first} "
-                f"{', '.join(expected.classes)}; expected the same names at all "
-                "sites"
             )
     names: set[str] = set()
     for summary in summaries.values():

@@ -21,6 +21,7 @@ from unalike.data.columns import (
     texts_of,
 )
 from unalike.data.table_encoding import MOST_CATEGORIES
+from unalike.data.value_sets import refuse_spellings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,12 +93,13 @@ def _computed(source: pd.Series, mark: str, text: str, target: str, where: str) 
 
 
 def labels(
-    column: pd.Series, where: str, regression: bool | None = None
+    column: pd.Series, where: str, regression: bool | None = None, accept: bool = False
 ) -> tuple[np.ndarray, list[str] | None]:
     """Convert a target column to labels, and class names for int64 labels.
 
     With `regression` None, whole numbers written without decimals, and two that are written with them, are classes. Raises
-    `UnalikeError` for other types, such as dates, and for numbers that may be classes or amounts.
+    `UnalikeError` for other types, such as dates, for numbers that may be classes or amounts, and without `accept` for classes that
+    differ only in case, space or number format.
     """
     from pandas.api.types import is_float_dtype
 
@@ -140,6 +142,8 @@ def labels(
 
     # Numbers are sorted by value, texts by their letters.
     values = column.to_numpy() if kind == NUMBERS else texts_of(column)
+    if kind == TEXTS and not accept:
+        refuse_spellings(texts_of(column), f"the target {column.name!r}", where)
     classes, codes = np.unique(values, return_inverse=True)
     return codes, [str(name) for name in classes]
 

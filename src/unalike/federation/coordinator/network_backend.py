@@ -163,7 +163,7 @@ class NetworkBackend:
             if sizes[client] and not site.revoked:
                 client_of[site.name] = client
 
-        expected = unasked(step, model)
+        expected = unasked(step, model, run_config.settings.task)
 
         def read_answer(site: str, facts: Facts, tensors: Tree) -> Tree:
             if facts:
@@ -245,7 +245,7 @@ class NetworkStage:
         self._bytes: dict[str, dict[str, int]] = {}
         """Group -> bytes that a site of it receives and sends in a round, but for its update."""
         for name, group in self.state.groups.items():
-            self._bytes[name] = wire_bytes(stage, group.settings, context)
+            self._bytes[name] = wire_bytes(stage, group.settings, context, group.members.clients)
         self._masking_bytes = Counter[str]()
         self._summed: SummedUpdates | None = None
         self._secure: SecureAggregation | None = None

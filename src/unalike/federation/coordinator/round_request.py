@@ -175,8 +175,7 @@ def round_tensors(state: StageState, settings: StageSettings, broadcast: Broadca
     part_trees["params"] = tree.only(broadcast.params, shared_params)
 
     # Sites that keep buffers of their own get them only in a stage that gives all of them a start.
-    keep_buffers = settings.buffers == "local" and state.stage.start is None
-    if not keep_buffers:
+    if state.stage.sends_buffers(settings):
         shared_buffers = method.shared_names(broadcast.buffers, settings.model)
         part_trees["buffers"] = tree.only(broadcast.buffers, shared_buffers)
 

@@ -58,7 +58,7 @@ def join(
     prepare_proxies_for(host.strip("[]"))
 
     # 1. A look at the samples, before anything is connected.
-    own = site_data_apart(bundle.federation, data, data_dir, bundle.site)
+    own = site_data_apart(bundle.federation, data, data_dir, bundle.site, accept)
     for line in looked_at(bundle.federation, own, accept):
         say(line)
     expires = expiry(

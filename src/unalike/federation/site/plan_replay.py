@@ -32,7 +32,7 @@ def planned_step(
     inputs = replace(
         run_config.plan_inputs, samples=asked.samples, rounds=asked.rounds, proxy=proxy
     )
-    outline = plan_outline(run_config.plan, inputs)
+    outline = plan_outline(run_config.plan, inputs, run_config.settings)
 
     # Where the plan divides clients, the step may be any one of the outline.
     more_steps = 0
@@ -76,7 +76,7 @@ def model_of_step(run_config: RunConfig, asked: StepRequest) -> Model:
         # Each earlier step ends as it did in the run, but for its values: the plan decides by shapes and groups.
         for groups in asked.outcomes:
             if isinstance(step, Stage):
-                step = steps.send(untrained(step, plan_inputs, groups))
+                step = steps.send(untrained(step, plan_inputs, run_config.settings, groups))
             else:
                 step = steps.send(at_random(step, plan_inputs))
     except StopIteration:

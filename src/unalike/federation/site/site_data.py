@@ -19,6 +19,7 @@ from unalike.data.dataset import Dataset
 from unalike.data.partitioning.partition import draw_validation
 from unalike.data.sources.load import load, table_at
 from unalike.data.sources.registry import every_fifth
+from unalike.data.table_encoding import OtherCoding
 from unalike.federation.protocol.federation_file import Federation, Schema
 
 
@@ -55,27 +56,37 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
 
 
 def site_data_apart(
-    federation: Federation, data: str, data_dir: Path | None, site: str
+    federation: Federation, data: str, data_dir: Path | None, site: str, accept: bool = False
 ) -> ClientData:
-    """`site_data`. A process of its own reads a table, so that the 66 MB of pandas do not stay in this one."""
+    """`site_data`. A process of its own reads a table, so that the 66 MB of pandas do not stay in this one.
+
+    Columns that may be written in another way than those that were agreed on raise `UnalikeError`; with `accept` it warns of them.
+    """
     if table_at(data, data_dir) is None:
         # arrays, without pandas
         return site_data(federation, data, data_dir, site)
     [(arrays, notes)] = in_processes(partial(_arrays, federation, data, data_dir), [site], 1, 1)
     for note in notes:
+        if isinstance(note, OtherCoding) and not accept:
+            raise UnalikeError(f"{note}. Write the values as agreed, or join with --accept")
         warn(note)
     return ClientData(**arrays, name=site)
 
 
 def _arrays(
     federation: Federation, data: str, data_dir: Path | None, site: str
-) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], list[str]]:
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], list[str | OtherCoding]]:
     """A site's samples by split, and the warnings about them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         samples = site_data(federation, data, data_dir, site)
     arrays = {split: (x.numpy(), y.numpy()) for split, (x, y) in samples.splits().items()}
-    return arrays, [str(warning.message) for warning in caught]
+    # A warning of another library may not cross to another process as it is.
+    notes: list[str | OtherCoding] = []
+    for warning in caught:
+        note = warning.message
+        notes.append(note if isinstance(note, OtherCoding) else str(note))
+    return arrays, notes
 
 
 def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str]:

@@ -287,7 +287,7 @@ class RunConfig:
     @cached_property
     def outline(self) -> list[Step]:
         """The stages and client queries of the plan, as far as they are known before it runs."""
-        return plan_outline(self.plan, self.plan_inputs)
+        return plan_outline(self.plan, self.plan_inputs, self.settings)
 
     def obstacle(self, rounds: int) -> str:
         """The reason why a run of so many rounds, fewer than these, is not the beginning of this one; empty if it is."""
@@ -312,7 +312,8 @@ class RunConfig:
         def client_facts(method: Method) -> Context:
             return {} if samples is None else method.client_facts(samples, self.settings)
 
-        return plan_wire(self.outline, self.model, client_facts)
+        clients = int((self.population.sizes > 0).sum())
+        return plan_wire(self.outline, self.settings, client_facts, clients)
 
     @property
     def device(self) -> torch.device:

@@ -92,7 +92,9 @@ class LocalStage:
         by_group = {}
         for name, group in self.state.groups.items():
             context = group.client_pool.some_context
-            by_group[name] = wire_bytes(self.state.stage, group.settings, context)
+            by_group[name] = wire_bytes(
+                self.state.stage, group.settings, context, group.members.clients
+            )
         return by_group
 
     def _evaluator(self) -> Evaluator:

@@ -84,14 +84,7 @@ class StageState:
         self.stage = stage
         self.method = stage.method
         self.population = population = run_config.population
-        self.settings = replace(
-            run_config.settings,
-            stage=index,
-            model=(stage.model or run_config.model).at(run_config.model.precision),
-            work=stage.method.local_work(run_config.work),
-            # a pooled stage has one client, which owns the shared buffers
-            buffers="average" if stage.pooled else run_config.options.buffers,
-        )
+        self.settings = stage.settings(run_config.settings, index)
         self.method.require(self.settings.proxy)
         self.budget = privacy_budget(self.method, self.settings, run_config.options.budget)
 
@@ -341,13 +334,15 @@ class StageState:
             group.client_states.use_versions(group.accepted)
 
 
-def wire_bytes(stage: Stage, settings: StageSettings, context: Context) -> dict[str, int]:
-    """Bytes that a client receives ("down") and sends ("up") in a round, but for its update.
+def wire_bytes(
+    stage: Stage, settings: StageSettings, context: Context, clients: int
+) -> dict[str, int]:
+    """Bytes that each of so many clients receives ("down") and sends ("up") in a round, but for its update.
 
     Updates are weighed as they are sent, since an upload may leave something out in some rounds.
     """
     total = {"down": 0, "up": 0}
-    for item in stage_wire(stage, settings.model, context):
+    for item in stage_wire(stage, settings, context, clients):
         if not item.once and item.what != "update":
             total[item.direction] += item.bytes
     return total

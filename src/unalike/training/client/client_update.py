@@ -129,8 +129,9 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
 
     def finish(part: Part, params: Tree) -> None:
         part_buffers = trained.own_buffers[part.name] if part.trains else buffers
-        with return_checks.errors_name_hook(part, "finish"):
-            kept[part.name], message = part.finish(view_of(part, params, part_buffers))
+        kept[part.name], message = return_checks.returned_pair(
+            part, "finish", part.finish, view_of(part, params, part_buffers)
+        )
         # private parameters stay at the client
         messages[part.name] = {
             name: t for name, t in message.items() if name in task.sent_names or name not in params
@@ -157,7 +158,9 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     # the update, as the uploads encode it
     update = _difference(task, trained)
     for upload in method.role(Upload):
-        update, kept[upload.name] = upload.encode(view_of(upload, params, buffers), update)
+        update, kept[upload.name] = return_checks.returned_pair(
+            upload, "encode", upload.encode, view_of(upload, params, buffers), update
+        )
 
     # parts that sum what is sent see the model that the server makes of it
     if method.parts_after_upload:

@@ -186,9 +186,7 @@ def _make_step(server: ServerRound, step: ServerStep, cohort: Cohort, change: Ch
         # buffers are shown as if they were parameters, and their change as if it were a part of the update
         view, update, cohort = _with_buffers(view, update, cohort, state.buffers, change.buffers)
 
-    with return_checks.errors_name_hook(step, "step"):
-        result = step.step(view, update, cohort)
-    moved, part_state = return_checks.check_pair(step, "step", result)
+    moved, part_state = return_checks.returned_pair(step, "step", step.step, view, update, cohort)
     moved = return_checks.check_names(step, "step", moved, update)
 
     return Change(
