@@ -31,7 +31,7 @@ LOSS = "loss"
 
 
 class Summand(NamedTuple):
-    """What a site adds to a sum: the values of its terms, [length], and the client update in them.
+    """The addend of a site in a sum: the values of its terms, [length], and the client update in them.
 
     It is idle where `why_idle` says so: the site leaves the model as it is, since a sum cannot hold what its training gave. Only
     the number of idle summands is in the sum.

@@ -11,7 +11,7 @@ Round = tuple[str, int, int, bool]
 
 
 class EarlierRequests:
-    """When each run began, and the different requests of each round, whether they were answered or declined.
+    """The time at which each run began, and the different requests of each round, answered or declined.
 
     `masking` are the kinds of requests of secure aggregation, which are counted for themselves. The journal is read once.
     """

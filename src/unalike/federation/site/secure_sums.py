@@ -91,7 +91,7 @@ class MaskedRound:
 
 @dataclass(frozen=True)
 class Masks:
-    """What the masks of a summand are derived from: the place of the round in the setup, and the context of the sum."""
+    """The sources of the masks of a summand: the place of the round in the setup, and the context of the sum."""
 
     cohort: tuple[str, ...]
     slot: int
@@ -353,7 +353,7 @@ class SecureSums:
         self._write(rounds=[asdict(of_round) for of_round in self.rounds])
 
     def _summand_at(self, place: tuple[int, int]) -> MaskedRound | None:
-        """What the ledger has of a round."""
+        """The round at this place in the ledger; None if it has none."""
         return next((of_round for of_round in self.rounds if of_round.place == place), None)
 
     def _setup(self, number: int | None) -> Setup:
@@ -369,7 +369,7 @@ class SecureSums:
         return keys
 
     def _stored(self, file: Path) -> tuple[Tree, dict[str, Any]]:
-        """What a file has of the newest setup, and the facts beside it; nothing where it is of an earlier one."""
+        """The tensors of a file of the newest setup, and the facts beside them; nothing where it is of an earlier one."""
         assert self.setup is not None
         if not file.exists():
             return {}, {}

@@ -462,7 +462,7 @@ class SiteWorker:
         broadcast: Broadcast,
         masks: Masks,
     ) -> Summand:
-        """What this site adds to the sum of a round. That it is idle only the journal and the people here read."""
+        """The summand of this site in a round. Only its own journal and log say whether it is idle."""
         assert isinstance(step, MaskedTrainRequest)
         members = Members(clients=step.clients, samples=float(step.samples))
         weights = own_weights(group, [self.number], members)
