@@ -108,8 +108,14 @@ def padded(samples):
         ),
         (DataLoader(PAIRS, batch_size=None, sampler=BatchSampler([0, 2, 5], 2, False)), [0, 2, 5]),
         (DataLoader(Subset(Subset(PAIRS, range(20, 40)), [3, 9, 4]), sampler=[0, 2]), [23, 24]),
-        (DataLoader(PAIRS, sampler=DistributedSampler(PAIRS, 4, 1, shuffle=False)), range(1, 40, 4)),
-        (DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0] * 40, 40, replacement=False)), range(40)),
+        (
+            DataLoader(PAIRS, sampler=DistributedSampler(PAIRS, 4, 1, shuffle=False)),
+            range(1, 40, 4),
+        ),
+        (
+            DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0] * 40, 40, replacement=False)),
+            range(40),
+        ),
         (DataLoader(list(zip(X, Y)), sampler=[3, 5]), [3, 5]),
         (DataLoader(CountedStream(), batch_size=7), range(40)),
         (CountedStream(), range(40)),

@@ -105,7 +105,8 @@ def wire(
         view = task.view_of(upload, model.params, model.buffers, {upload.name: upload_state})
         update, _ = upload.encode(view, update)
     items.append(Item("up", "update", tree.nbytes(update)))
-    items.append(Item("up", "buffers", tree.nbytes(buffers)))
+    sent_buffers = tree.only(buffers, method.sent_buffers(model))
+    items.append(Item("up", "buffers", tree.nbytes(sent_buffers)))
 
     # Parameters that are private are taken out of messages, as after training.
     for part in method.parts:

@@ -358,11 +358,13 @@ class RoundRequests(Requests[SiteReply]):
         shared_params = method.shared_names(broadcast.params, settings.model)
         part_trees["params"] = tree.only(broadcast.params, shared_params)
 
-        # Sites that keep buffers of their own get them only in a stage that gives all of them a start.
-        keep_buffers = settings.buffers == "local" and self.state.stage.start is None
-        if not keep_buffers:
-            shared_buffers = method.shared_names(broadcast.buffers, settings.model)
-            part_trees["buffers"] = tree.only(broadcast.buffers, shared_buffers)
+        # Sites that keep buffers of their own get them only in a stage that gives all of them a start; they keep none of those
+        # that follow from the shared parameters.
+        shared_buffers = set(method.shared_names(broadcast.buffers, settings.model))
+        if settings.buffers == "local" and self.state.stage.start is None:
+            shared_buffers -= set(method.sent_buffers(settings.model))
+        if shared_buffers:
+            part_trees["buffers"] = tree.shared(broadcast.buffers, shared_buffers)
 
         for part, message in broadcast.messages.items():
             part_trees[f"messages.{part}"] = message

@@ -19,6 +19,7 @@ from unalike.core.nests import tensors_of
 from unalike.core.types import Batch, Context
 from unalike.core.work import Work
 from unalike.data.population import Population
+from unalike.data.sanity import listed
 from unalike.methods.plan import Plan, method_of
 from unalike.models.registry import is_named
 from unalike.models.registry import model as build_model
@@ -69,6 +70,21 @@ def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) 
             f"{out} is continued from the same initial weights only: if torch drew those of the module, another process cannot go "
             "on; give a function that makes it (model=Net instead of model=Net()), or call torch.manual_seed(0) before"
         )
+
+
+def note_averaged_buffers(model: Model, population: Population, context: Context) -> list[str]:
+    """A sentence about buffers that training changes and of which it is not known whether an average makes sense."""
+    try:
+        changed = model.changed_unknown_buffers(_two_samples(population), context)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return []  # it may take no batch of two; what is wrong with it shows when it trains
+    if not changed:
+        return []
+    return [
+        f"the model's {listed(changed)} {'is' if len(changed) == 1 else 'are'} averaged over clients, as running statistics "
+        "are. An average of directions, codebooks, queues, or of least and largest values is none of these: write "
+        "buffers='local' or buffers='first', or compute such values in forward"
+    ]
 
 
 def _with_outputs(module: nn.Module, population: Population) -> Model:

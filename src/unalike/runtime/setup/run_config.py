@@ -23,6 +23,7 @@ from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.data import array_checks, sanity
+from unalike.data.leaks import leak_notes
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
 from unalike.data.training_vocabulary import replace_untrained, trained_words
@@ -48,6 +49,7 @@ from unalike.runtime.setup.given_model import (
     check_repeats,
     example_context,
     make_model,
+    note_averaged_buffers,
 )
 from unalike.runtime.setup.privacy_rules import check_privacy
 from unalike.runtime.setup.run_options import NamedPlan, RunOptions, check_inputs, named_plan
@@ -228,7 +230,7 @@ class RunConfig:
         )
         return columns | columns_of_attack(method_of(self.plan), columns)
 
-    @property
+    @cached_property
     def warnings(self) -> list[str]:
         """Warnings about a configuration that can be run."""
         found = []
@@ -252,6 +254,9 @@ class RunConfig:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
         if self.ending.warning:
             found.append(self.ending.warning)
+        if self.options.buffers == "average":
+            context = example_context(self.plan, self.population)
+            found += note_averaged_buffers(self.model, self.population, context)
         return found
 
     @cached_property
@@ -259,7 +264,8 @@ class RunConfig:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
         notes = [] if self.population.plan is None else [*self.population.plan.notes]
         notes += note_on_malicious(self.settings.malicious, self.population)
-        return (*notes, *sanity.warnings_of(self.population))
+        notes += sanity.warnings_of(self.population)
+        return (*notes, *leak_notes(self.population, None if self.test is None else self.test[0]))
 
     @cached_property
     def sanity(self) -> str:

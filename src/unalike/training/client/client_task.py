@@ -12,6 +12,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Broadcast, Context, Output, PartTrees, Tree
 from unalike.core.views import ClientBatches, ClientView, StageSettings
+from unalike.methods import return_checks
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.roles import Personalizer
@@ -64,7 +65,9 @@ class ClientTask:
             return self
         params, client_state = self.broadcast.params, self.client_state
         for part in self.method.role(Personalizer):
-            params, mine = part.begin(self.view_of(part, params, self.buffers, client_state))
+            view = self.view_of(part, params, self.buffers, client_state)
+            with return_checks.inputs_unchanged(part, "begin", view):
+                params, mine = part.begin(view)
             client_state = client_state | {part.name: mine}
         return replace(self, begun=params, client_state=client_state)
 

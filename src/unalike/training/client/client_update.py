@@ -129,8 +129,12 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
 
     def finish(part: Part, params: Tree) -> None:
         part_buffers = trained.own_buffers[part.name] if part.trains else buffers
-        with return_checks.errors_name_hook(part, "finish"):
-            kept[part.name], message = part.finish(view_of(part, params, part_buffers))
+        view = view_of(part, params, part_buffers)
+        with (
+            return_checks.errors_name_hook(part, "finish"),
+            return_checks.inputs_unchanged(part, "finish", view),
+        ):
+            kept[part.name], message = part.finish(view)
         # private parameters stay at the client
         messages[part.name] = {
             name: t for name, t in message.items() if name in task.sent_names or name not in params
@@ -157,7 +161,9 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     # the update, as the uploads encode it
     update = _difference(task, trained)
     for upload in method.role(Upload):
-        update, kept[upload.name] = upload.encode(view_of(upload, params, buffers), update)
+        view = view_of(upload, params, buffers)
+        with return_checks.inputs_unchanged(upload, "encode", view):
+            update, kept[upload.name] = upload.encode(view, update)
 
     # parts that sum what is sent see the model that the server makes of it
     if method.parts_after_upload:
@@ -335,11 +341,17 @@ def trained_names(method: Method, phase: Phase, model: Model) -> list[str]:
 
 
 def _split_buffers(method: Method, settings: StageSettings, buffers: Tree) -> tuple[Tree, Tree]:
-    """The buffers that are sent, and those that stay on the client."""
-    shared: Tree = {}
+    """The buffers that are sent, and those that stay on the client.
+
+    Those that follow from shared parameters are neither: the server computes them from the parameters that it makes.
+    """
+    model = settings.model
+    sent_names = method.sent_buffers(model)
+    follow = set(method.shared_names(buffers, model)) - set(sent_names)
+    sent: Tree = {}
     if settings.buffers != "local":
-        shared = tree.only(buffers, method.shared_names(buffers, settings.model))
-    return shared, {n: b for n, b in buffers.items() if n not in shared}
+        sent = tree.only(buffers, sent_names)
+    return sent, {n: b for n, b in buffers.items() if n not in sent and n not in follow}
 
 
 def _pack_solver_states(states: Sequence[dict[str, PartTrees]]) -> Tree:
