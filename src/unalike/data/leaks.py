@@ -103,9 +103,9 @@ def _overlapping(x: Inputs, train: np.ndarray, tests: np.ndarray) -> list[str]:
         if known and known >= LEAST_SHARE_OF_WINDOWS * len(tests):
             least = min(move for move, found in overlaps.items() if found.any())
             return [
-                f"{known} of {len(tests)} test samples looked at overlap with a training sample, which has the same values moved by "
-                f"{least} or more places, as windows of a series do: their scores show what was memorized; let later windows test, as "
-                "in ClientData(train=(x[:n], y[:n]), test=(x[n + overlap:], y[n + overlap:]))"
+                f"{known} of {len(tests)} test samples looked at overlap with a training sample, which has the same values moved "
+                f"by {least} or more places, as windows of a series do: their scores show what was memorized; let later windows "
+                "test, as in ClientData(train=(x[:n], y[:n]), test=(x[n + overlap:], y[n + overlap:]))"
             ]
     return []
 

@@ -129,12 +129,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
 
     def finish(part: Part, params: Tree) -> None:
         part_buffers = trained.own_buffers[part.name] if part.trains else buffers
-        view = view_of(part, params, part_buffers)
-        with (
-            return_checks.errors_name_hook(part, "finish"),
-            return_checks.inputs_unchanged(part, "finish", view),
-        ):
-            kept[part.name], message = part.finish(view)
+        kept[part.name], message = _finished(part, view_of(part, params, part_buffers))
         # private parameters stay at the client
         messages[part.name] = {
             name: t for name, t in message.items() if name in task.sent_names or name not in params
@@ -159,11 +154,8 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     shared_buffers, kept[BUFFERS] = _split_buffers(method, settings, buffers)
 
     # the update, as the uploads encode it
-    update = _difference(task, trained)
-    for upload in method.role(Upload):
-        view = view_of(upload, params, buffers)
-        with return_checks.inputs_unchanged(upload, "encode", view):
-            update, kept[upload.name] = upload.encode(view, update)
+    update, kept_of_uploads = _encoded_update(task, trained, view_of)
+    kept |= kept_of_uploads
 
     # parts that sum what is sent see the model that the server makes of it
     if method.parts_after_upload:
@@ -190,6 +182,28 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
         shared=shared_facts,
     )
     return client_update, _without_empty(kept)
+
+
+def _finished(part: Part, view: ClientView) -> tuple[Tree, Tree]:
+    """What a part keeps and sends after training."""
+    with (
+        return_checks.errors_name_hook(part, "finish"),
+        return_checks.inputs_unchanged(part, "finish", view),
+    ):
+        return part.finish(view)
+
+
+def _encoded_update(
+    task: ClientTask, trained: TrainedClient, view_of: Callable[[Part, Tree, Tree], ClientView]
+) -> tuple[Tree, PartTrees]:
+    """The update as the uploads encode it, and what the client keeps of each of them."""
+    update = _difference(task, trained)
+    kept = {}
+    for upload in task.method.role(Upload):
+        view = view_of(upload, trained.params, trained.buffers)
+        with return_checks.inputs_unchanged(upload, "encode", view):
+            update, kept[upload.name] = upload.encode(view, update)
+    return update, kept
 
 
 def _difference(task: ClientTask, trained: TrainedClient) -> Tree:
