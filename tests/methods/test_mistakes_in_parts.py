@@ -9,7 +9,7 @@ import unalike as ua
 from unalike.methods.hook_names import check_hook_names
 from unalike.methods.part import Part
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
-from unalike.methods.roles import Correction, Objective, Personalizer, ServerStep, Weighting
+from unalike.methods.roles import Correction, Objective, Personalizer, ServerStep
 
 
 def made(name, roles, **body):
@@ -43,7 +43,7 @@ def test_misspelt_hook_is_refused(name, role, meant):
 
 def test_misspelt_hook_of_an_own_base_class_is_refused():
     base = made("Base", (Objective,), finishh=hook)
-    with pytest.raises(ua.UnalikeError, match="`finishh`.*did you mean `finish`"):
+    with pytest.raises(ua.UnalikeError, match=r"`finishh`.*did you mean `finish`"):
         check_hook_names(made("Own", (base,), loss=hook), Part)
 
 
@@ -128,7 +128,7 @@ def test_part_that_reads_all_samples_without_saying_so_is_refused(finish):
         return client.out(batch).logits.mean() * 0
 
     with pytest.raises(
-        ua.UnalikeError, match="mistaken reads all local samples.*needs_data = True"
+        ua.UnalikeError, match=r"mistaken reads all local samples.*needs_data = True"
     ):
         run((Objective,), loss=loss, finish=finish)
     # it finds nothing either where another part says it

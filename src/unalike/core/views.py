@@ -87,8 +87,8 @@ class UnseenSamples(Sequence[Batch]):
 
     def _error(self) -> UnalikeError:
         return UnalikeError(
-            f"{self.part} reads all local samples (client.data.whole or client.full_gradient) without saying so, and would find none; "
-            "write needs_data = True in the class of the part"
+            f"{self.part} reads all local samples (client.data.whole or client.full_gradient) without saying so, and would find "
+            "none; write needs_data = True in the class of the part"
         )
 
 
@@ -243,9 +243,9 @@ class ClientView(NamedTuple):
         return self.settings.task.batch_loss(output.logits, batch)
 
     def full_gradient(self, params: Tree) -> Tree:
-        """Gradient of the mean task loss over all local samples, at `params`. Raises `UnalikeError` unless the part has `needs_data`.
+        """Gradient of the mean task loss over all local samples, at `params`.
 
-        Zeros without samples, as when `wire` counts bytes.
+        Raises `UnalikeError` unless the part has `needs_data`. Zeros without samples, as when `wire` counts bytes.
         """
         total = tree.zeros(params)
         if not self.data.whole:

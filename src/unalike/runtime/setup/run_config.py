@@ -26,6 +26,7 @@ from unalike.data import array_checks, sanity
 from unalike.data.leaks import leak_notes
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
+from unalike.data.suspect_values import suspect_values
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.methods.method import Method
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, method_of, steps_of
@@ -50,6 +51,7 @@ from unalike.runtime.setup.given_model import (
     example_context,
     make_model,
     note_averaged_buffers,
+    note_outputs,
 )
 from unalike.runtime.setup.privacy_rules import check_privacy
 from unalike.runtime.setup.run_options import NamedPlan, RunOptions, check_inputs, named_plan
@@ -254,8 +256,9 @@ class RunConfig:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
         if self.ending.warning:
             found.append(self.ending.warning)
+        context = example_context(self.plan, self.population)
+        found += note_outputs(self.model, self.population, context)
         if self.options.buffers == "average":
-            context = example_context(self.plan, self.population)
             found += note_averaged_buffers(self.model, self.population, context)
         return found
 
@@ -265,6 +268,7 @@ class RunConfig:
         notes = [] if self.population.plan is None else [*self.population.plan.notes]
         notes += note_on_malicious(self.settings.malicious, self.population)
         notes += sanity.warnings_of(self.population)
+        notes += suspect_values(self.population)
         return (*notes, *leak_notes(self.population, None if self.test is None else self.test[0]))
 
     @cached_property
