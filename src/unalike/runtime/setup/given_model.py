@@ -28,6 +28,7 @@ from unalike.core.work import Work
 from unalike.data.population import Population
 from unalike.data.sanity import listed
 from unalike.methods.plan import Plan, method_of
+from unalike.methods.sample_gradients import clipped_sum
 from unalike.models.registry import is_named
 from unalike.models.registry import model as build_model
 from unalike.models.registry import registry as models
@@ -292,6 +293,54 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
             f"the model gives other values for {changed} when the same samples are trained on again, so that they would depend on "
             "the order of clients; keep what changes in buffers (register_buffer), and use torch's random numbers alone"
         )
+
+
+def check_single_samples(model: Model, population: Population, context: Context, name: str) -> None:
+    """Raise `UnalikeError` unless the model has a gradient for each sample by itself, which the part `name` asks for.
+
+    It has none where the output for a sample depends on the others of its batch.
+    """
+    x = map_inputs(lambda t: t.to("cpu", copy=True), first_rows(population.x, PROBED_SAMPLES))
+    batch = Batch(x, population.y[: row_count(x)].to("cpu"))
+    advice = f"{name} takes the gradient of each sample by itself; use group or layer norm in the place of batch norm"
+    for training in (False, True):
+        try:
+            together = _seeded_logits(model, x, context, training)
+            alone = _seeded_logits(model, first_rows(x, 1), context, training)
+        except (RuntimeError, ValueError) as error:
+            raise UnalikeError(f"the model cannot take one sample ({error}); {advice}") from error
+        # dropout draws other numbers for other shapes: then evaluation alone tells
+        is_random = training and not torch.equal(
+            together, _seeded_logits(model, x, context, training, seed=1)
+        )
+        if not is_random and not torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-4):
+            raise UnalikeError(
+                f"the output of the model for a sample depends on the others of its batch, as batch norm without running "
+                f"statistics makes it; {advice}"
+            )
+
+    def loss(params: Tree, row: Batch) -> torch.Tensor:
+        output = model(params, row.x, buffers=model.buffers, context=context, training=True)
+        return population.task.batch_loss(output.logits, row)
+
+    try:
+        with torch.no_grad(), seeds.isolated(0):
+            clipped_sum(loss, model.params, batch, clip=1.0)
+    except RuntimeError as error:
+        recurrent = "; write nn.LSTM in the place of nn.GRU and nn.RNN" if model.recurrent else ""
+        raise UnalikeError(
+            f"torch has no gradients of single samples for a layer of the model ({str(error).splitlines()[0]}), which {name} asks "
+            f"for{recurrent}"
+        ) from error
+
+
+def _seeded_logits(
+    model: Model, x: Inputs, context: Context, training: bool, seed: int = 0
+) -> torch.Tensor:
+    """The logits of samples, with random numbers of a seed."""
+    with torch.no_grad(), seeds.isolated(seed):
+        output = model(model.params, x, buffers=model.buffers, context=context, training=training)
+    return output.logits
 
 
 def _advice(x: Inputs, trained: Collection[str], error: Exception) -> str:

@@ -48,6 +48,7 @@ from unalike.runtime.setup.given_model import (
     check_fit,
     check_loss,
     check_repeats,
+    check_single_samples,
     example_context,
     make_model,
     note_averaged_buffers,
@@ -457,6 +458,9 @@ def prepare_run(
     check_privacy(
         method.text, run_config.outline, run_config.wire, run_config.settings, run_config.options
     )
+    privacy = method_of(plan).privacy
+    if privacy is not None and privacy.per_sample:
+        check_single_samples(made, population, context, privacy.name)
     return run_config
 
 
