@@ -21,7 +21,14 @@ def test_empty_out_is_refused_and_writes_nothing(tmp_path, monkeypatch, empty):
 
 @pytest.mark.parametrize(
     "command",
-    ["run --out", "compare --out", "tune --out", "export r --out", "partition --figure", "predict r --out"],
+    [
+        "run --out",
+        "compare --out",
+        "tune --out",
+        "export r --out",
+        "partition --figure",
+        "predict r --out",
+    ],
 )
 def test_empty_path_of_a_flag_is_refused(command, tmp_path, monkeypatch, capsys):
     from unalike.cli import main

@@ -106,7 +106,7 @@ def clients():
 
 
 def run(roles, **body):
-    own = ua.part(made("Mistaken", roles, **body))
+    own = ua.part(made("DoesNothing", roles, **body))
     return ua.run(ua.Method(own()), clients(), rounds=2, model="linear", progress=False)
 
 
@@ -128,12 +128,12 @@ def test_part_that_reads_all_samples_without_saying_so_is_refused(finish):
         return client.out(batch).logits.mean() * 0
 
     with pytest.raises(
-        ua.UnalikeError, match=r"mistaken reads all local samples.*needs_data = True"
+        ua.UnalikeError, match=r"does_nothing reads all local samples.*needs_data = True"
     ):
         run((Objective,), loss=loss, finish=finish)
     # it finds nothing either where another part says it
-    own = ua.part(made("Mistaken", (Objective,), loss=loss, finish=finish))
-    with pytest.raises(ua.UnalikeError, match="mistaken reads all local samples"):
+    own = ua.part(made("DoesNothing", (Objective,), loss=loss, finish=finish))
+    with pytest.raises(ua.UnalikeError, match="does_nothing reads all local samples"):
         ua.run(ua.Method.parse("pfedme") + own(), clients(), rounds=1, model="linear")
 
 
@@ -159,7 +159,7 @@ def constant(part, client, batch):
 @pytest.mark.parametrize("loss", [detached, counted, constant])
 def test_loss_without_a_gradient_is_noted(loss):
     [note] = [note for note in run((Objective,), loss=loss).notes if "has no gradient, so" in note]
-    assert note.startswith("the loss of mistaken() has no gradient, so that it changes nothing")
+    assert note.startswith("the loss of does_nothing() has no gradient, so that it changes nothing")
 
 
 @pytest.mark.parametrize("method", ["fedprox", "moon", "ditto", "pfedme", "feddyn", "fedgen"])

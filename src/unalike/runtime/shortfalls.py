@@ -23,6 +23,17 @@ from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.server.server_update import initial_server_state, make_broadcast
 
+PROBE_ERRORS = (
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+)
+"""Errors of a loss that is tried before training, where they say what is wrong with it in its place."""
+
 
 def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
     """The sentences about a stage of the run."""
@@ -141,7 +152,7 @@ def _without_gradient(state: StageState, run_config: RunConfig) -> list[str]:
             view = task.view_of(part, params, settings.model.buffers, task.client_state)
             try:
                 term = part.loss(view, batch)
-            except (RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+            except PROBE_ERRORS:
                 continue  # training says what is wrong with it
             if isinstance(term, Tensor) and not term.requires_grad:
                 idle.append(part)
