@@ -786,3 +786,59 @@ def test_label_plans_on_regression_are_refused(regression, small):
     for spec in ("fedconcat", "ccvr"):
         with pytest.raises(ua.UnalikeError, match="integer labels"):
             small(spec, regression)
+
+
+@dataclass(frozen=True)
+class ByGroups(StagedPlan):
+    """One stage with groups that leave clients out."""
+
+    groups: dict[str, tuple[int, ...]]
+    method: str = "fedavg"
+
+    def stages(self, plan_inputs):
+        yield Stage("some", ua.Method.parse(self.method), plan_inputs.rounds, self.groups)
+
+
+def apart():
+    """Three clients with opposite labels: whoever trains on the first two is wrong about the third."""
+    rng = np.random.default_rng(0)
+    clients = []
+    for sign in (1, 1, -1):
+        x = rng.normal(size=(60, 2)) + 0.1
+        y = (sign * x[:, 0] > 0).astype(int)
+        clients.append(ua.ClientData(train=(x[:40], y[:40]), test=(x[40:], y[40:])))
+    return clients
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("fedavg", {}),
+        ("fine_tuned", {}),
+        (
+            "fedavg",
+            {
+                "buffers": "local",
+                "model": lambda: nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)),
+            },
+        ),
+    ],
+)
+def test_model_that_some_clients_train_is_scored_on_all(method, options):
+    options = {"rounds": 4, "model": "linear", "work": ua.Work(lr=0.5), "progress": False} | options
+    run = ua.run(ByGroups({"two": (0, 1)}, method), apart(), **options)
+    right = []
+    for client in run.history.client_rows[-3:]:
+        assert client["n_test"] == 20
+        right.append(client["accuracy"])
+    assert min(right[:2]) > 0.8 and right[2] < 0.5
+    assert run.history.last["accuracy"] == pytest.approx(sum(right) / 3)
+    assert not [note for note in run.notes if "leave" in note]
+
+
+def test_groups_that_leave_clients_out_are_no_ground_for_comparison():
+    run = ua.run(
+        ByGroups({"a": (0,), "b": (1,)}), apart(), rounds=1, model="linear", progress=False
+    )
+    [note] = [note for note in run.notes if "leave" in note]
+    assert note.startswith("stage 'some' has no group with client-2, so its scores leave them out")

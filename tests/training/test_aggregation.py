@@ -351,7 +351,7 @@ def test_part_overwriting_its_inputs_is_refused(kind):
         for n in SIZES
     ]
     with pytest.raises(
-        UnalikeError, match=r"a part of .*own.* writes over .*weight.*expected new tensors"
+        UnalikeError, match=r"own.* writes over .*weight.*expected (a )?new tensors?"
     ):
         ua.run(
             METHODS["fedavg"] + getattr(Spoils, kind)(),

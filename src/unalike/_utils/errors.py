@@ -48,6 +48,15 @@ def warn(note: str | Warning) -> None:
     warnings.warn(note, stacklevel=level)
 
 
+def refuse_empty_path(what: str, value: object) -> None:
+    """Raise `UnalikeError` for an empty text in the place of a path: it would stand for the current folder."""
+    if isinstance(value, str) and not value.strip():
+        raise UnalikeError(
+            f"found {value!r} for {what}, expected a path such as 'results' (is a variable of the shell empty?), or '.' for the "
+            "current folder"
+        )
+
+
 MAX_LISTED_NAMES = 30
 """Most known names that an error lists."""
 

@@ -26,7 +26,10 @@ def command(
     model: str,
     work: Any,
     out: Annotated[
-        Path | None, typer.Option(help="Write the page and the numbers into this folder.")
+        Path | None,
+        typer.Option(
+            help="Write the page and the numbers into this folder.", parser=f.path, metavar="PATH"
+        ),
     ] = None,
     as_json: f.AsJson = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unalike.cli.flags import Client
+from unalike.cli.flags import Client, path
 
 NAME = "export"
 
@@ -15,7 +15,12 @@ def command(
         Path, typer.Argument(help="Folder of `unalike run --out`, of a federation, or of a site.")
     ],
     out: Annotated[
-        Path, typer.Option(help="Folder to write; files of an earlier export are replaced.")
+        Path,
+        typer.Option(
+            help="Folder to write; files of an earlier export are replaced.",
+            parser=path,
+            metavar="PATH",
+        ),
     ],
     client: Client = None,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unalike._utils.errors import refuse_empty_path
 from unalike.cli.names import completion
 from unalike.core.option import Option, options_of, read_values
 from unalike.core.options import (
@@ -59,9 +60,21 @@ DryRun = Annotated[
 Profile = Annotated[
     bool, typer.Option("--profile", help="Profile a few rounds, and write a trace (trace.json).")
 ]
+
+
+def path(text: str | Path) -> Path:
+    """A path that is written. Raises `UnalikeError` for an empty text, which would stand for the current folder."""
+    refuse_empty_path("an option with a path", text)
+    return Path(text)
+
+
 Out = Annotated[
     Path | None,
-    typer.Option(help="Folder for the results; the same command resumes an interrupted run."),
+    typer.Option(
+        help="Folder for the results; the same command resumes an interrupted run.",
+        parser=path,
+        metavar="PATH",
+    ),
 ]
 
 

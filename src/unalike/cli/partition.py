@@ -10,7 +10,7 @@ import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.flags import AsJson, uses_flags
+from unalike.cli.flags import AsJson, path, uses_flags
 
 if TYPE_CHECKING:
     from unalike.data.population import Population
@@ -26,14 +26,23 @@ def command(
         int | None, typer.Option(help="Seed of the partition; 0 unless given.", show_default=False)
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw the samples by client and class (.png, .svg, .pdf).")
+        Path | None,
+        typer.Option(
+            help="Draw the samples by client and class (.png, .svg, .pdf).",
+            parser=path,
+            metavar="PATH",
+        ),
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write index files for other tools into this folder.")
+        Path | None,
+        typer.Option(
+            help="Write index files for other tools into this folder.", parser=path, metavar="PATH"
+        ),
     ] = None,
     as_json: AsJson = False,
     save: Annotated[
-        Path | None, typer.Option(help="Write the plan to this file, for --plan.")
+        Path | None,
+        typer.Option(help="Write the plan to this file, for --plan.", parser=path, metavar="PATH"),
     ] = None,
 ) -> None:
     """Divide a data set and show how much the clients differ.

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from unalike._utils.errors import UnalikeError
-from unalike.cli.flags import Client, data_dir, uses_flags, values_of
+from unalike.cli.flags import Client, data_dir, path, uses_flags, values_of
 from unalike.core.options import TableOptions
 
 NAME = "predict"
@@ -31,9 +31,9 @@ def command(
             show_default=False,
         ),
     ] = [],  # noqa: B006
-    out: Annotated[Path, typer.Option(help="New CSV file to write, or .tsv.")] = Path(
-        "predictions.csv"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="New CSV file to write, or .tsv.", parser=path, metavar="PATH")
+    ] = Path("predictions.csv"),
 ) -> None:
     """Predict every sample of a data set with a run's shared model, or with the model of one of its clients.
 

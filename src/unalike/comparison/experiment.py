@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.errors import DamagedRun, UnalikeError, warn
+from unalike._utils.errors import DamagedRun, UnalikeError, refuse_empty_path, warn
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.spec import slug
 from unalike._utils.system.locks import is_locked
@@ -223,6 +223,7 @@ class Experiment:
         `out` is the folder of the comparison, `store` the one that has the cells, if several comparisons share them.
         """
         # What cannot work is refused before any training.
+        refuse_empty_path("out", out)
         folder = None if out is None else Path(out)
         if folder is not None and (folder / "checkpoints").exists():
             raise UnalikeError(

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import isolated
 from unalike.core import tree
+from unalike.core.buffers import singular_vectors, spectral_buffers, unknown_buffers
 from unalike.core.functional_module import FunctionalModule
 from unalike.core.head_layer import find_head
 from unalike.core.inputs import Inputs, is_one_tensor, map_inputs
@@ -46,6 +47,7 @@ class Model:
         self.head_path, self._head = find_head(module)  # an empty path without a head
 
         self._given_module = copied_module(module)
+        self.spectral_buffers = spectral_buffers(self._given_module)
         self._training = FunctionalModule(forward_module(module, training=True))
         self._evaluating = FunctionalModule(forward_module(module, training=False))
         self.takes_context = "context" in inspect.signature(module.forward).parameters
@@ -195,6 +197,22 @@ class Model:
         See `norm_layers.moved_statistics`.
         """
         return moved_statistics(self._given_module, own, before, after)
+
+    def singular_vectors(self, params: Tree, buffers: Tree) -> Tree:
+        """The buffers that follow from the parameters: the vectors of spectral norms, see `buffers.singular_vectors`."""
+        if not self.spectral_buffers:
+            return {}
+        vectors = singular_vectors(self.module(params, buffers))
+        return {name: vector.to(buffers[name]) for name, vector in vectors.items()}
+
+    def changed_unknown_buffers(self, x: Inputs, context: Context | None = None) -> list[str]:
+        """The names of buffers that a forward pass in training changes, and of which it is not known how they are averaged."""
+        unknown = unknown_buffers(self._given_module)
+        if not unknown:
+            return []
+        with torch.no_grad(), isolated(0):
+            output = self(self.params, x, buffers=self.buffers, context=context, training=True)
+        return [n for n in unknown if not torch.equal(output.buffers[n], self.buffers[n])]
 
     # ---- modules ----
 

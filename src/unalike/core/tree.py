@@ -200,7 +200,8 @@ def under(tree: Tree, prefix: str) -> Tree:
 def layers(tree: Tree) -> list[list[str]]:
     """Names grouped into layers: consecutive names up to and including one that ends in `bias`; a tail forms its own layer.
 
-    The grouping of the FedLWS code, over parameters only.
+    The grouping of the FedLWS code, over parameters only. Where it would make one layer of the whole model, as of one without
+    biases, a layer is a module.
     """
     groups: list[list[str]] = [[]]
     for name in tree:
@@ -210,7 +211,15 @@ def layers(tree: Tree) -> list[list[str]]:
     # a model that ends in a bias has no tail
     if not groups[-1]:
         groups.pop()
-    return groups
+    return groups if len(groups) > 1 else _modules(tree)
+
+
+def _modules(tree: Tree) -> list[list[str]]:
+    """Names grouped by the module that has them; names of one module stand one after the other."""
+    groups: dict[str, list[str]] = {}
+    for name in tree:
+        groups.setdefault(name.rpartition(".")[0], []).append(name)
+    return list(groups.values())
 
 
 def scopes(scope: str, params: Tree, moving: Tree) -> list[list[str]]:

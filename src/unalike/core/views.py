@@ -63,11 +63,33 @@ class ClientBatches(NamedTuple):
 
     Attributes:
         batches: The batches of each phase, in order.
-        whole: All local samples once, in batches, in random order; empty unless a part has `needs_data`.
+        whole: All local samples once, in batches, in random order; for parts with `needs_data`, others get an error.
     """
 
     batches: Sequence[Sequence[Batch]]
     whole: Sequence[Batch] = ()
+
+
+class UnseenSamples(Sequence[Batch]):
+    """All local samples as a part finds them that does not say that it reads them: any look at them is an error.
+
+    Without it the part would read none, and gradients of 0.
+    """
+
+    def __init__(self, part: str):
+        self.part = part
+
+    def __len__(self) -> int:
+        raise self._error()
+
+    def __getitem__(self, index: Any) -> Any:
+        raise self._error()
+
+    def _error(self) -> UnalikeError:
+        return UnalikeError(
+            f"{self.part} reads all local samples (client.data.whole or client.full_gradient) without saying so, and would find "
+            "none; write needs_data = True in the class of the part"
+        )
 
 
 class ClientView(NamedTuple):
@@ -221,9 +243,9 @@ class ClientView(NamedTuple):
         return self.settings.task.batch_loss(output.logits, batch)
 
     def full_gradient(self, params: Tree) -> Tree:
-        """Gradient of the mean task loss over all local samples, at `params`. The part must have `needs_data`.
+        """Gradient of the mean task loss over all local samples, at `params`.
 
-        Zeros without samples, as when `wire` counts bytes.
+        Raises `UnalikeError` unless the part has `needs_data`. Zeros without samples, as when `wire` counts bytes.
         """
         total = tree.zeros(params)
         if not self.data.whole:

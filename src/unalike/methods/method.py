@@ -314,6 +314,11 @@ class Method(Plan):
             shared = [n for n in shared if part.shared(n, model)]
         return shared
 
+    def sent_buffers(self, model: Model) -> list[str]:
+        """The names of the buffers that clients send: the shared ones but those that follow from the shared parameters."""
+        shared = self.shared_names(model.buffers, model)
+        return [n for n in shared if n not in model.spectral_buffers]
+
     def trains(self, name: str, model: Model) -> bool:
         """Whether a parameter ever moves."""
         if not model.trainable(name):

@@ -23,6 +23,7 @@ from unalike.core.types import Batch, PartTrees, Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.declared import declared
+from unalike.methods.hook_names import check_hook_names
 
 registry = Registry("method or part", home="unalike.methods.catalogue", group="unalike.parts")
 """All names that spec text may use: parts are named for what they do, methods for their paper."""
@@ -44,8 +45,9 @@ def part(cls: P) -> P:
         The class as a frozen dataclass. It raises `InvalidValue` for a field out of its range.
 
     Raises:
-        UnalikeError: Another class or function has the same name.
+        UnalikeError: Another class or function has the same name, or a name in the class is nearly that of a hook.
     """
+    check_hook_names(cls, Part)
     return declared(registry)(cls)
 
 

@@ -101,9 +101,17 @@ class Stage:
             buffers="average" if self.pooled else run.buffers,
         )
 
-    def sends_buffers(self, settings: StageSettings) -> bool:
-        """Whether clients receive buffers in a round: not where they keep their own, unless the stage gives all of them a start."""
-        return settings.buffers != "local" or self.start is not None
+    def received_buffers(self, settings: StageSettings) -> list[str]:
+        """The names of the buffers that clients receive in a round.
+
+        Clients that keep buffers of their own receive those that they keep only in a stage that gives all of them a start; they
+        keep none of those that follow from shared parameters.
+        """
+        shared = self.method.shared_names(settings.model.buffers, settings.model)
+        if settings.buffers != "local" or self.start is not None:
+            return shared
+        kept = set(self.method.sent_buffers(settings.model))
+        return [name for name in shared if name not in kept]
 
     def why_no_single_model(self, model: Model, buffers: str, groups: int) -> str:
         """The reason why no one model predicts for all clients, nor for one that never trained; empty if one does."""

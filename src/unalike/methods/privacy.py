@@ -31,7 +31,8 @@ class Privacy(Part):
 
     epsilon: budget of epsilon over the rounds of the run, from which the noise multiplier follows (extra `privacy`).
     noise_multiplier: the noise multiplier z, instead of a budget; 1 if neither is given, and 0 adds no noise.
-    delta: probability that the bound epsilon may fail; it should be well below 1 / number of those who are protected.
+    delta: probability that the bound epsilon may fail, at most 0.5; it should be well below 1 / number of those who are protected,
+        and a run notes where it is not.
     clip: largest L2 norm C of a contribution.
     accountant: "rdp", or "pld", which is tighter and slow, for Poisson samples.
     """
@@ -57,7 +58,7 @@ class Privacy(Part):
 
     epsilon: PositiveFloat | None = None
     noise_multiplier: NonNegativeFloat | None = None
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    delta: float = Field(default=1e-5, gt=0, le=0.5)
     clip: PositiveFloat = 1.0
     accountant: Accountant = "rdp"
 

@@ -9,11 +9,15 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.types import Tree
+from unalike.core.types import Batch, Tree
+from unalike.core.views import ServerView
 from unalike.methods.part import Part
 
+WATCHED_ROUNDS = 2
+"""Rounds in which it is watched whether hooks write over what they are shown; every tensor that is watched takes time."""
 MAX_LISTED_NAMES = 5
 """Number of names that an error lists of those that differ."""
 
@@ -129,6 +133,60 @@ def untouched(method: object, values: Tree) -> Iterator[None]:
                 f"a part of {method!r} writes over {name}, which the server still has; expected new tensors, w + d instead of "
                 "w.add_(d)"
             )
+
+
+@contextmanager
+def inputs_unchanged(part: Part, hook: str, view: Any, *batches: Batch) -> Iterator[None]:
+    """Raise `UnalikeError` where a hook writes over a tensor, or a name of a tree, of those that its view and batches show.
+
+    A round may show the same tensor to several hooks and clients, so executors would differ. Only the first rounds are watched: a
+    hook does in each round what it does there.
+    """
+    if view.round >= WATCHED_ROUNDS:
+        yield
+        return
+    shown = _shown_trees(view)
+    for batch in batches:
+        tensors = {"x": batch.x, "y": batch.y}
+        shown["batch"] = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
+    before = [(tree, dict(tree), [_version(t) for t in tree.values()]) for tree in shown.values()]
+    yield
+    for title, (tree, tensors, versions) in zip(shown, before):
+        for (name, t), version in zip(tensors.items(), versions):
+            if _version(t) != version or tree.get(name) is not t:
+                raise _overwritten(part, hook, f"{title}[{name!r}]")
+        if len(tree) != len(tensors):
+            raise _overwritten(part, hook, title)
+
+
+def _shown_trees(view: Any) -> dict[str, Tree]:
+    """The trees of a view of a client or of the server, by what a hook calls them."""
+    if isinstance(view, ServerView):
+        return {"server.state": view.state, "server.params": view.params}
+    shown = {
+        "client.state": view.state,
+        "client.message": view.message,
+        "client.params": view.params,
+        "client.received_params": view.received_params,
+        "client.initial_params": view.initial_params,
+        "client.buffers": view.buffers,
+        "client.initial_buffers": view.initial_buffers,
+    }
+    for name, fact in view.context.items():
+        shown[f"client.context[{name!r}]"] = fact
+    return shown
+
+
+def _version(t: Tensor) -> int:
+    """The number of times that a tensor was written over. Under `torch.vmap` only the tensor of all clients counts it."""
+    while is_functorch_wrapped_tensor(t):
+        t = get_unwrapped(t)
+    return t._version
+
+
+def _overwritten(part: Part, hook: str, what: str) -> UnalikeError:
+    expected = "a new tensor or tree, such as t + d instead of t += d, and state | {'c': c} instead of state['c'] = c"
+    return _wrong(part, hook, f"writes over {what}", expected)
 
 
 def _wrong(part: Part, hook: str, found: str, expected: str) -> UnalikeError:

@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.errors import UnalikeError, refuse_empty_path, warn
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike.core.losses import LossFunction
@@ -171,6 +171,7 @@ def run(
         raise UnalikeError(
             f"stop={stop!r}: expected a rule such as 'accuracy >= 0.9', or a function of a row of the history"
         )
+    refuse_empty_path("out", out)
     trackers = Trackers.of(track)
     work = with_loss(work, loss)
     check_keywords(

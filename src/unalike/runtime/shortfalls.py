@@ -3,7 +3,15 @@
 import dataclasses
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from unalike._utils.seeds import isolated
+from unalike.core import tree
+from unalike.core.inputs import first_rows
+from unalike.core.nests import map_tensors
+from unalike.core.types import Batch
+from unalike.core.views import ClientBatches
 from unalike.core.work import Work
 from unalike.data.sanity import listed
 from unalike.methods.method import DEFAULTS, Method
@@ -11,6 +19,20 @@ from unalike.methods.part import Setup, overrides, spec_text
 from unalike.methods.screening import Screening
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.stage_state import StageState
+from unalike.training.client.client_task import ClientTask
+from unalike.training.client.client_update import initial_client_state
+from unalike.training.server.server_update import initial_server_state, make_broadcast
+
+PROBE_ERRORS = (
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+)
+"""Errors of a loss that is tried before training, where they say what is wrong with it in its place."""
 
 
 def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
@@ -25,6 +47,8 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
     method = state.method
     setup = setup_of(state, run_config)
     found = _unused_work(run_config.work, setup.settings.work)
+    found += _untested(state, run_config)
+    found += _without_gradient(state, run_config)
     if not state.stage.pooled:
         found += _alone(method, setup)
         found += _hardly_repeated(method, setup)
@@ -97,6 +121,68 @@ def _untrained(state: StageState) -> list[str]:
     names = listed([population.names[k] for k in idle])
     return [
         f"the scores count {names} with a part of the model that nobody trains, as each client keeps and trains its own"
+    ]
+
+
+def _without_gradient(state: StageState, run_config: RunConfig) -> list[str]:
+    """A sentence for each term of the local loss that depends on no parameter, tried on two samples of the first round."""
+    method, population = state.method, state.population
+    terms = [p for p in method.losses if p not in DEFAULTS.values()]
+    samples = population.example_samples
+    if not terms or samples is None or run_config.federated:
+        return []
+    settings = state.settings
+    server_state = initial_server_state(method, settings)
+    broadcast = make_broadcast(method, settings, server_state, len(population), [0]).to(0)
+    batch = Batch(first_rows(samples.x, 2), samples.y[:2])
+    task = ClientTask(
+        method=method,
+        settings=settings,
+        broadcast=broadcast,
+        client_state=map_tensors(_leaf, initial_client_state(method, settings)),
+        data=ClientBatches([[batch]], [batch]),
+        context=method.client_facts(samples, settings),
+        size=samples.y.new_ones(()),
+        begun=settings.model.params,
+    )
+    params = tree.map(_leaf, settings.model.params)
+    idle = []
+    with isolated(0), torch.enable_grad():
+        for part in terms:
+            view = task.view_of(part, params, settings.model.buffers, task.client_state)
+            try:
+                term = part.loss(view, batch)
+            except PROBE_ERRORS:
+                continue  # training says what is wrong with it
+            if isinstance(term, Tensor) and not term.requires_grad:
+                idle.append(part)
+    return [
+        f"the loss of {spec_text(part)} has no gradient, so that it changes nothing; compute it from client.params or "
+        "client.out(batch) with operations of torch, without .item(), .detach() or argmax"
+        for part in idle
+    ]
+
+
+def _leaf(t: Tensor) -> Tensor:
+    """A copy of which gradients can be asked for, where it has amounts."""
+    return t.detach().clone().requires_grad_(t.is_floating_point())
+
+
+def _untested(state: StageState, run_config: RunConfig) -> list[str]:
+    """A sentence where scores leave out clients that are in no group, so that no model is theirs."""
+    has_one_model = len(state.groups) == 1 and not run_config.federated
+    if state.stage.groups is None or state.stage.chooses is not None or has_one_model:
+        return []
+    population = state.population
+    is_left_out = population.test.sizes > 0
+    for ids in state.all_members.values():
+        is_left_out[list(ids)] = False
+    if not is_left_out.any():
+        return []
+    names = listed([population.names[int(k)] for k in np.flatnonzero(is_left_out)])
+    return [
+        f"stage {state.stage.name!r} has no group with {names}, so its scores leave them out and cannot be compared with those of "
+        "methods that are scored on all clients; put every client into a group"
     ]
 
 

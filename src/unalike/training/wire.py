@@ -101,16 +101,17 @@ def round_wire(
     context: Context,
     clients: int = 1,
     *,
-    sends_buffers: bool = True,
+    received_buffers: Sequence[str] | None = None,
     note: str = "",
 ) -> list[Item]:
     """The items of a round of `clients` clients, with the settings of the stage; `context` are the facts of one of them.
 
     The parts' hooks are tried on a client without samples: what they send then has the names and shapes of what any client
-    sends. An error in a hook says so, with the `note`. `sends_buffers`: whether clients receive buffers.
+    sends. An error in a hook says so, with the `note`. Clients receive the buffers
+    `received_buffers`, all shared ones unless given.
     """
     try:
-        return _items_of_round(method, settings, context, clients, sends_buffers)
+        return _items_of_round(method, settings, context, clients, received_buffers)
     except Exception as error:
         error.add_note(
             f"in a trial of {method!r} on a client without samples, which finds the bytes that cross the wire{note}"
@@ -119,7 +120,11 @@ def round_wire(
 
 
 def _items_of_round(
-    method: Method, settings: StageSettings, context: Context, clients: int, sends_buffers: bool
+    method: Method,
+    settings: StageSettings,
+    context: Context,
+    clients: int,
+    received_buffers: Sequence[str] | None,
 ) -> list[Item]:
     """`round_wire`, without its note."""
     model = settings.model
@@ -140,8 +145,8 @@ def _items_of_round(
     buffers = tree.only(model.buffers, method.shared_names(model.buffers, model))
 
     items = [Item("down", "parameters", tree.nbytes(params))]
-    if sends_buffers:
-        items.append(Item("down", "buffers", tree.nbytes(buffers)))
+    received = buffers if received_buffers is None else tree.only(buffers, received_buffers)
+    items.append(Item("down", "buffers", tree.nbytes(received)))
     for name, message in broadcast.messages.items():
         items.append(Item("down", f"message of {name}", tree.nbytes(message)))
 
@@ -153,7 +158,8 @@ def _items_of_round(
         update, _ = return_checks.returned_pair(upload, "encode", upload.encode, view, update)
     items.append(Item("up", "update", tree.nbytes(update)))
     if settings.buffers != "local":
-        items.append(Item("up", "buffers", tree.nbytes(buffers)))
+        sent_buffers = tree.only(buffers, method.sent_buffers(model))
+        items.append(Item("up", "buffers", tree.nbytes(sent_buffers)))
 
     # Parameters that are private are taken out of messages, as after training.
     for part in method.parts:
@@ -187,9 +193,9 @@ def stage_wire(stage: Stage, settings: StageSettings, context: Context, clients:
     copies = len(stage.members(clients)) if stage.chooses else 1
     items = []
     if stage.trained:
-        sends_buffers = stage.sends_buffers(settings)
+        received_buffers = stage.received_buffers(settings)
         for item in round_wire(
-            stage.method, settings, context, clients, sends_buffers=sends_buffers
+            stage.method, settings, context, clients, received_buffers=received_buffers
         ):
             if item.direction == "down":
                 item = item._replace(bytes=item.bytes * copies, what=_copies(item.what, copies))

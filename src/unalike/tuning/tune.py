@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, refuse_empty_path
 from unalike._utils.keywords import check_keywords, fields_of
 from unalike._utils.option_types import check_whole
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
@@ -193,6 +193,7 @@ def run_tuning(
     **settings: Any,
 ) -> Tuning:
     """Tune as `tune` does. `source`: the command-line flags of the data; `command`: the command that repeats the tuning."""
+    refuse_empty_path("out", out)
     folder = None if out is None else Path(out)
     settings |= {
         "metric": request.goal.metrics(_listed(settings.get("metric", ()))),

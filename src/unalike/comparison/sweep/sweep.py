@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, refuse_empty_path
 from unalike._utils.keywords import fields_of
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike._utils.spec import slug
@@ -95,6 +95,7 @@ class PlannedSweep:
 
     def run(self, out: str | Path | None, progress: ProgressCallback) -> Sweep:
         """Run the cells that the folder `out` does not hold, point by point. Without a folder, a temporary one keeps them."""
+        refuse_empty_path("out", out)
         with TemporaryDirectory() as temporary:
             folder = Path(out or temporary)
             comparisons = {}

@@ -174,10 +174,7 @@ def round_tensors(state: StageState, settings: StageSettings, broadcast: Broadca
     shared_params = method.shared_names(broadcast.params, settings.model)
     part_trees["params"] = tree.only(broadcast.params, shared_params)
 
-    # Sites that keep buffers of their own get them only in a stage that gives all of them a start.
-    if state.stage.sends_buffers(settings):
-        shared_buffers = method.shared_names(broadcast.buffers, settings.model)
-        part_trees["buffers"] = tree.only(broadcast.buffers, shared_buffers)
+    part_trees["buffers"] = tree.only(broadcast.buffers, state.stage.received_buffers(settings))
 
     for part, message in broadcast.messages.items():
         part_trees[f"messages.{part}"] = message

@@ -12,7 +12,7 @@ from unalike.core.privacy import ReleaseSampling
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Batches, Work
-from unalike.methods.part import Part, overrides, part
+from unalike.methods.part import Part, Setup, overrides, part
 from unalike.methods.privacy import Privacy
 from unalike.methods.roles import LocalGradient, Personalizer
 from unalike.methods.sample_gradients import PrivateGradients
@@ -62,6 +62,16 @@ class DPSGD(Privacy, LocalGradient):
         """The noise multiplier of a client with so many batches in a pass."""
         draw: Literal["poisson", "all"] = "poisson" if batches > 1 else "all"
         return ReleaseSampling(batches, 1, draw, releases=passes * batches)
+
+    def shortfall(self, setup: Setup) -> str:
+        sampling = setup.settings.sampling
+        fewest = min(sampling.sizes, default=0) if sampling is not None else 0
+        if self.delta * fewest < 1:
+            return ""
+        return (
+            f"delta={self.delta:g} is not below 1 / {fewest}, the training samples of the smallest client: to publish one at "
+            "random would satisfy it"
+        )
 
     def broadcast(self, server: ServerView) -> Tree:
         return {} if self.epsilon is None else dict(server.state)

@@ -11,15 +11,24 @@ from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.functions import text_of_function
 from unalike.core.head_layer import with_head
-from unalike.core.inputs import Inputs, is_one_tensor, map_inputs, row_count, sample_shape
+from unalike.core.inputs import (
+    Inputs,
+    first_rows,
+    is_one_tensor,
+    map_inputs,
+    row_count,
+    sample_shape,
+)
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.model_probes import unrepeatable_result
 from unalike.core.nests import tensors_of
-from unalike.core.types import Batch, Context
+from unalike.core.types import Batch, Context, Tree
 from unalike.core.work import Work
 from unalike.data.population import Population
+from unalike.data.sanity import listed
 from unalike.methods.plan import Plan, method_of
+from unalike.methods.sample_gradients import clipped_sum
 from unalike.models.registry import is_named
 from unalike.models.registry import model as build_model
 from unalike.models.registry import registry as models
@@ -27,6 +36,13 @@ from unalike.models.registry import registry as models
 ModelLike = str | nn.Module | Callable[[], nn.Module]
 ParameterVersions = dict[str, tuple[int, torch.Tensor]]
 """Parameter name -> its version counter, and a copy."""
+
+PROBED_SAMPLES = 8
+"""Samples on which the outputs of a model are looked at."""
+PROBE_SCALE = 0.1
+"""Deviation of the noise that is added to the initial parameters there."""
+EQUAL_OUTPUTS = 1e-4
+"""Difference of outputs, relative to the largest, up to which they are equal."""
 
 
 def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
@@ -69,6 +85,89 @@ def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) 
             f"{out} is continued from the same initial weights only: if torch drew those of the module, another process cannot go "
             "on; give a function that makes it (model=Net instead of model=Net()), or call torch.manual_seed(0) before"
         )
+
+
+def note_averaged_buffers(model: Model, population: Population, context: Context) -> list[str]:
+    """A sentence about buffers that training changes and of which it is not known whether an average makes sense."""
+    try:
+        changed = model.changed_unknown_buffers(_two_samples(population), context)
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return []  # it may take no batch of two; what is wrong with it shows when it trains
+    if not changed:
+        return []
+    return [
+        f"the model's {listed(changed)} {'is' if len(changed) == 1 else 'are'} averaged over clients, as running statistics "
+        "are. An average of directions, codebooks, queues, or of least and largest values is none of these: write "
+        "buffers='local' or buffers='first', or compute such values in forward"
+    ]
+
+
+def note_outputs(model: Model, population: Population, context: Context) -> list[str]:
+    """Sentences about outputs of the model that are probabilities, no logits, that are too many, or that no input changes."""
+    x = map_inputs(lambda t: t.to("cpu", copy=True), first_rows(population.x, PROBED_SAMPLES))
+    if not population.is_here or row_count(x) < 2:
+        return []
+    # Other parameters than the initial ones: a head may begin with zeros, and so give equal outputs at first.
+    draw = torch.Generator().manual_seed(0)
+    moved = {}
+    for name, w in model.params.items():
+        noise = torch.randn(w.shape, generator=draw).to(w) if w.is_floating_point() else 0
+        moved[name] = w + noise * PROBE_SCALE
+    try:
+        with torch.no_grad(), seeds.isolated(0):
+            logits = model(moved, x, buffers=model.buffers, context=context).logits
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return []  # what is wrong with it shows when it trains
+    if not logits.isfinite().all():
+        return []
+
+    size = float(logits.abs().max())
+    differ = any(not bool((t == t[0]).all()) for t in tensors_of(x))
+    if differ and float((logits - logits[0]).abs().max()) <= EQUAL_OUTPUTS * size:
+        return [
+            "the outputs of the model do not depend on its input, so that nothing can be learned: look for a softmax over one "
+            "output, a normalization with one value in a group (GroupNorm or LayerNorm of a single number), or an input that "
+            "forward leaves out"
+        ]
+    outputs = population.outputs
+    if outputs is None:
+        larger = _outputs_of_larger(model, moved, x, context)
+        is_sigmoid = population.classes is not None and larger is not None
+        if is_sigmoid and all(_are_shares(values) for values in (logits, larger)):
+            return [_no_logits("between 0 and 1", "sigmoid")]
+        return []
+    found = []
+    if logits.shape[1] > outputs:
+        found.append(
+            f"the model has {logits.shape[1]} outputs for {outputs} classes: no sample is of the others; give it {outputs} "
+            "outputs, or name all classes"
+        )
+    sums = logits.sum(1)
+    has_sum_1 = torch.allclose(sums, torch.ones_like(sums), atol=1e-4)
+    if outputs > 1 and _are_shares(logits) and has_sum_1:
+        found.append(_no_logits("not negative and of sum 1", "softmax"))
+    return found
+
+
+def _are_shares(values: torch.Tensor) -> bool:
+    return bool(((values >= 0) & (values <= 1)).all())
+
+
+def _outputs_of_larger(
+    model: Model, params: Tree, x: Inputs, context: Context
+) -> torch.Tensor | None:
+    """The outputs for inputs that are a thousand times as large, which are large for logits; None for tokens."""
+    if not is_one_tensor(x) or not x.is_floating_point():
+        return None
+    with torch.no_grad(), seeds.isolated(0):
+        return model(params, 1000 * x, buffers=model.buffers, context=context).logits
+
+
+def _no_logits(found: str, layer: str) -> str:
+    return (
+        f"the outputs of the model are {found}, as a {layer} makes them, and the loss applies one again: it learns slowly and its "
+        f"probabilities are wrong; leave the last {layer} out (predictions apply it)"
+    )
 
 
 def _with_outputs(module: nn.Module, population: Population) -> Model:
@@ -194,6 +293,54 @@ def check_repeats(model: Model, population: Population, context: Context) -> Non
             f"the model gives other values for {changed} when the same samples are trained on again, so that they would depend on "
             "the order of clients; keep what changes in buffers (register_buffer), and use torch's random numbers alone"
         )
+
+
+def check_single_samples(model: Model, population: Population, context: Context, name: str) -> None:
+    """Raise `UnalikeError` unless the model has a gradient for each sample by itself, which the part `name` asks for.
+
+    It has none where the output for a sample depends on the others of its batch.
+    """
+    x = map_inputs(lambda t: t.to("cpu", copy=True), first_rows(population.x, PROBED_SAMPLES))
+    batch = Batch(x, population.y[: row_count(x)].to("cpu"))
+    advice = f"{name} takes the gradient of each sample by itself; use group or layer norm in the place of batch norm"
+    for training in (False, True):
+        try:
+            together = _seeded_logits(model, x, context, training)
+            alone = _seeded_logits(model, first_rows(x, 1), context, training)
+        except (RuntimeError, ValueError) as error:
+            raise UnalikeError(f"the model cannot take one sample ({error}); {advice}") from error
+        # dropout draws other numbers for other shapes: then evaluation alone tells
+        is_random = training and not torch.equal(
+            together, _seeded_logits(model, x, context, training, seed=1)
+        )
+        if not is_random and not torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-4):
+            raise UnalikeError(
+                f"the output of the model for a sample depends on the others of its batch, as batch norm without running "
+                f"statistics makes it; {advice}"
+            )
+
+    def loss(params: Tree, row: Batch) -> torch.Tensor:
+        output = model(params, row.x, buffers=model.buffers, context=context, training=True)
+        return population.task.batch_loss(output.logits, row)
+
+    try:
+        with torch.no_grad(), seeds.isolated(0):
+            clipped_sum(loss, model.params, batch, clip=1.0)
+    except RuntimeError as error:
+        recurrent = "; write nn.LSTM in the place of nn.GRU and nn.RNN" if model.recurrent else ""
+        raise UnalikeError(
+            f"torch has no gradients of single samples for a layer of the model ({str(error).splitlines()[0]}), which {name} asks "
+            f"for{recurrent}"
+        ) from error
+
+
+def _seeded_logits(
+    model: Model, x: Inputs, context: Context, training: bool, seed: int = 0
+) -> torch.Tensor:
+    """The logits of samples, with random numbers of a seed."""
+    with torch.no_grad(), seeds.isolated(seed):
+        output = model(model.params, x, buffers=model.buffers, context=context, training=training)
+    return output.logits
 
 
 def _advice(x: Inputs, trained: Collection[str], error: Exception) -> str:

@@ -23,8 +23,10 @@ from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.data import array_checks, sanity
+from unalike.data.leaks import leak_notes
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
+from unalike.data.suspect_values import suspect_values
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.methods.method import Method
 from unalike.methods.plan import Plan, PlanInputs, Stage, Step, complete_spec, method_of, steps_of
@@ -46,8 +48,11 @@ from unalike.runtime.setup.given_model import (
     check_fit,
     check_loss,
     check_repeats,
+    check_single_samples,
     example_context,
     make_model,
+    note_averaged_buffers,
+    note_outputs,
 )
 from unalike.runtime.setup.privacy_rules import check_privacy
 from unalike.runtime.setup.run_options import NamedPlan, RunOptions, check_inputs, named_plan
@@ -228,7 +233,7 @@ class RunConfig:
         )
         return columns | columns_of_attack(method_of(self.plan), columns)
 
-    @property
+    @cached_property
     def warnings(self) -> list[str]:
         """Warnings about a configuration that can be run."""
         found = []
@@ -252,6 +257,10 @@ class RunConfig:
             found.append(f"the run starts from {self.start.path}: {self.start.taken}")
         if self.ending.warning:
             found.append(self.ending.warning)
+        context = example_context(self.plan, self.population)
+        found += note_outputs(self.model, self.population, context)
+        if self.options.buffers == "average":
+            found += note_averaged_buffers(self.model, self.population, context)
         return found
 
     @cached_property
@@ -259,7 +268,9 @@ class RunConfig:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
         notes = [] if self.population.plan is None else [*self.population.plan.notes]
         notes += note_on_malicious(self.settings.malicious, self.population)
-        return (*notes, *sanity.warnings_of(self.population))
+        notes += sanity.warnings_of(self.population)
+        notes += suspect_values(self.population)
+        return (*notes, *leak_notes(self.population, None if self.test is None else self.test[0]))
 
     @cached_property
     def sanity(self) -> str:
@@ -448,6 +459,9 @@ def prepare_run(
     check_privacy(
         method.text, run_config.outline, run_config.wire, run_config.settings, run_config.options
     )
+    privacy = method_of(plan).privacy
+    if privacy is not None and privacy.per_sample:
+        check_single_samples(made, population, context, privacy.name)
     return run_config
 
 

@@ -342,7 +342,7 @@ def _clients(models: ClientModels, result: RoundResult | None) -> Models | None:
     stage = models.state
     if not stage.has_shared_model:
         return None
-    members = stage.members
+    members = stage.tested_by_group([*range(len(stage.population))])
     if not stage.predicts_the_same_for_all:
         clients = sorted(client for ids in members.values() for client in ids)
         return (([client], models.shared_model(client)) for client in clients)

@@ -205,8 +205,8 @@ class LocalStage:
     def by_group(
         self, clients: Sequence[int]
     ) -> Iterator[tuple[ModelGroup, list[int], Broadcast | None]]:
-        """The clients by group, with the broadcast that their models are made of where the method does that."""
-        for name, ids in self.state.by_group([*clients]).items():
+        """The clients by the group that they are tested with, and the broadcast that their models are made of, if they are."""
+        for name, ids in self.state.tested_by_group([*clients]).items():
             yield self.state.groups[name], ids, self._evaluated_broadcast(name, ids)
 
     def _evaluated_broadcast(self, name: str, ids: Sequence[int]) -> Broadcast | None:
@@ -222,7 +222,7 @@ class LocalStage:
 
     def personal(self, client: int) -> Tree:
         """The parameters and buffers of the client's model, in state-dict order."""
-        broadcast = self._evaluated_broadcast(self.state.group_of(client) or "", [client])
+        broadcast = self._evaluated_broadcast(self.state.tested_group(client) or "", [client])
         return self.state.group(client).personal(client, broadcast)
 
     # checkpoints ----------------------------------------------------------------------------------------------------------

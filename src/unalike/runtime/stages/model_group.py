@@ -337,4 +337,5 @@ class ModelGroup:
             if name in params and not self.method.shares(name, model)
         }
         buffers = before.buffers | client_update.buffers | client_state.get(BUFFERS, {})
+        buffers |= model.singular_vectors(params, buffers)
         return SharedModel(model, params, buffers, self.context(client))

@@ -191,9 +191,24 @@ class StageState:
             return self.all_members
         return self.by_group([*range(len(self.population))])
 
+    def tested_by_group(self, clients: list[int]) -> dict[str, list[int]]:
+        """These clients by the group whose model they are tested with: their own, and where there is one group, that.
+
+        So a model that a part of the clients trains is scored on all of them, as those of other methods are.
+        """
+        if len(self.groups) == 1:
+            return dict.fromkeys(self.groups, clients)
+        return self.by_group(clients)
+
+    def tested_group(self, client: int) -> str | None:
+        """The group whose model a client is tested with; None where it has no model."""
+        if len(self.groups) == 1:
+            return next(iter(self.groups))
+        return self.group_of(client)
+
     def group(self, client: int) -> ModelGroup:
-        """The group of a client. Raises `UnalikeError` where it has none."""
-        name = self.group_of(client)
+        """The group whose model a client is tested with. Raises `UnalikeError` where it has none."""
+        name = self.tested_group(client)
         if name is None:
             raise UnalikeError(
                 f"client {self.population.names[client]!r} is in no group of stage {self.stage.name!r} and has no model there"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unalike.core import tree
 from unalike.core.types import Broadcast, Context, Output, PartTrees, Tree
-from unalike.core.views import ClientBatches, ClientView, StageSettings
+from unalike.core.views import ClientBatches, ClientView, StageSettings, UnseenSamples
 from unalike.methods import return_checks
 from unalike.methods.method import Method
 from unalike.methods.part import Part
@@ -66,7 +66,8 @@ class ClientTask:
         params, client_state = self.broadcast.params, self.client_state
         for part in self.method.role(Personalizer):
             view = self.view_of(part, params, self.buffers, client_state)
-            params, mine = return_checks.returned_pair(part, "begin", part.begin, view)
+            with return_checks.inputs_unchanged(part, "begin", view):
+                params, mine = return_checks.returned_pair(part, "begin", part.begin, view)
             client_state = client_state | {part.name: mine}
         return replace(self, begun=params, client_state=client_state)
 
@@ -98,6 +99,7 @@ class ClientTask:
             received_params = tree.only(broadcast.params, self.sent_names)
             initial_params = self.begun
         initial_buffers = self.buffers
+        data_of = {p.name: _data_of(p, data) for p in self.method.parts}
 
         def view_of(
             part: Part,
@@ -126,7 +128,7 @@ class ClientTask:
                 context=context,
                 lr=lr,
                 round=broadcast.round,
-                data=data,
+                data=data_of[part.name],
                 cache={} if cache is None else cache,
                 phase=phase,
                 step=step,
@@ -136,3 +138,10 @@ class ClientTask:
             )
 
         return view_of
+
+
+def _data_of(part: Part, data: ClientBatches) -> ClientBatches:
+    """The client's samples as a part sees them."""
+    if part.needs_data:
+        return data
+    return data._replace(whole=UnseenSamples(part.name))

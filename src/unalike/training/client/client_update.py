@@ -129,9 +129,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
 
     def finish(part: Part, params: Tree) -> None:
         part_buffers = trained.own_buffers[part.name] if part.trains else buffers
-        kept[part.name], message = return_checks.returned_pair(
-            part, "finish", part.finish, view_of(part, params, part_buffers)
-        )
+        kept[part.name], message = _finished(part, view_of(part, params, part_buffers))
         # private parameters stay at the client
         messages[part.name] = {
             name: t for name, t in message.items() if name in task.sent_names or name not in params
@@ -156,11 +154,8 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     shared_buffers, kept[BUFFERS] = _split_buffers(method, settings, buffers)
 
     # the update, as the uploads encode it
-    update = _difference(task, trained)
-    for upload in method.role(Upload):
-        update, kept[upload.name] = return_checks.returned_pair(
-            upload, "encode", upload.encode, view_of(upload, params, buffers), update
-        )
+    update, kept_of_uploads = _encoded_update(task, trained, view_of)
+    kept |= kept_of_uploads
 
     # parts that sum what is sent see the model that the server makes of it
     if method.parts_after_upload:
@@ -197,6 +192,27 @@ def _shared_facts(task: ClientTask) -> PartTrees:
         for name in part.shares:
             facts[name] = task.context[name]
     return facts
+
+
+def _finished(part: Part, view: ClientView) -> tuple[Tree, Tree]:
+    """What a part keeps and sends after training."""
+    with return_checks.inputs_unchanged(part, "finish", view):
+        return return_checks.returned_pair(part, "finish", part.finish, view)
+
+
+def _encoded_update(
+    task: ClientTask, trained: TrainedClient, view_of: Callable[[Part, Tree, Tree], ClientView]
+) -> tuple[Tree, PartTrees]:
+    """The update as the uploads encode it, and what the client keeps of each of them."""
+    update = _difference(task, trained)
+    kept = {}
+    for upload in task.method.role(Upload):
+        view = view_of(upload, trained.params, trained.buffers)
+        with return_checks.inputs_unchanged(upload, "encode", view):
+            update, kept[upload.name] = return_checks.returned_pair(
+                upload, "encode", upload.encode, view, update
+            )
+    return update, kept
 
 
 def _difference(task: ClientTask, trained: TrainedClient) -> Tree:
@@ -348,11 +364,17 @@ def trained_names(method: Method, phase: Phase, model: Model) -> list[str]:
 
 
 def _split_buffers(method: Method, settings: StageSettings, buffers: Tree) -> tuple[Tree, Tree]:
-    """The buffers that are sent, and those that stay on the client."""
-    shared: Tree = {}
+    """The buffers that are sent, and those that stay on the client.
+
+    Those that follow from shared parameters are neither: the server computes them from the parameters that it makes.
+    """
+    model = settings.model
+    sent_names = method.sent_buffers(model)
+    follow = set(method.shared_names(buffers, model)) - set(sent_names)
+    sent: Tree = {}
     if settings.buffers != "local":
-        shared = tree.only(buffers, method.shared_names(buffers, settings.model))
-    return shared, {n: b for n, b in buffers.items() if n not in shared}
+        sent = tree.only(buffers, sent_names)
+    return sent, {n: b for n, b in buffers.items() if n not in sent and n not in follow}
 
 
 def _pack_solver_states(states: Sequence[dict[str, PartTrees]]) -> Tree:

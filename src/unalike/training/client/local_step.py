@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -223,7 +224,10 @@ class LocalStep:
             )
             # private parameters keep their gradient: a correction knows what clients have in common
             shared = tree.shared(grads[MODEL], self.shared_names)
-            with return_checks.errors_name_hook(correction, "correct"):
+            with (
+                return_checks.errors_name_hook(correction, "correct"),
+                _inputs_unchanged(correction, "correct", view, batch),
+            ):
                 corrected = correction.correct(view, shared, batch)
                 corrected = return_checks.check_shapes(correction, "correct", corrected, shared)
             grads = grads | {MODEL: grads[MODEL] | corrected}
@@ -240,6 +244,13 @@ class LocalStep:
         moved = current | {MODEL: current[MODEL] | tree.detach(params)}
         grads, _ = self.rule.gradients(loss, moved, batch)
         return tree.only(grads[MODEL], params)
+
+
+def _inputs_unchanged(
+    part: Part, hook: str, view: ClientView, batch: Batch
+) -> AbstractContextManager[None]:
+    """`inputs_unchanged` in the first step of a phase: a hook does in each step what it does there."""
+    return nullcontext() if view.step else return_checks.inputs_unchanged(part, hook, view, batch)
 
 
 class LossOfStep:
@@ -274,7 +285,10 @@ class LossOfStep:
         for part in step.losses:
             buffers = before.own_buffers.get(part.name, before.buffers)
             view = step.view(part, params, buffers, client_state, self.number, output, cache)
-            with return_checks.errors_name_hook(part, "loss"):
+            with (
+                return_checks.errors_name_hook(part, "loss"),
+                _inputs_unchanged(part, "loss", view, batch),
+            ):
                 terms.append(return_checks.check_scalar(part, "loss", part.loss(view, batch)))
 
         # a part's own model has left its new buffers in the cache

@@ -64,7 +64,9 @@ def make_broadcast(
     server = ServerRound(method, settings, state, population)
     messages = {}
     for part in method.parts:
-        message = part.broadcast(server.view(part, state.params))
+        view = server.view(part, state.params)
+        with return_checks.inputs_unchanged(part, "broadcast", view):
+            message = part.broadcast(view)
         if message:
             messages[part.name] = message
 
@@ -137,7 +139,9 @@ def advance(
     part_states = {}
     for part in method.parts:
         folded = combined.folded.get(part.name, {})
-        part_states[part.name] = part.absorb(server.view(part, combined.update), folded)
+        view = server.view(part, combined.update)
+        with return_checks.inputs_unchanged(part, "absorb", view):
+            part_states[part.name] = part.absorb(view, folded)
 
     # Step. Each step changes what the one before made of the update, by rank: noise before anything that would amplify it, the
     # server's optimizer before what shrinks the result.
@@ -186,7 +190,10 @@ def _make_step(server: ServerRound, step: ServerStep, cohort: Cohort, change: Ch
         # buffers are shown as if they were parameters, and their change as if it were a part of the update
         view, update, cohort = _with_buffers(view, update, cohort, state.buffers, change.buffers)
 
-    moved, part_state = return_checks.returned_pair(step, "step", step.step, view, update, cohort)
+    with return_checks.inputs_unchanged(step, "step", view):
+        moved, part_state = return_checks.returned_pair(
+            step, "step", step.step, view, update, cohort
+        )
     moved = return_checks.check_names(step, "step", moved, update)
 
     return Change(
@@ -204,10 +211,13 @@ def _apply_update(server: ServerRound, change: Change) -> ServerState:
         name: state.params[name] + u.to(state.params[name].dtype)
         for name, u in change.update.items()
     }
+    params = state.params | moved
+    buffers = state.buffers | change.buffers
+    buffers |= server.settings.model.singular_vectors(params, buffers)
     return ServerState(
         round=state.round + 1,
-        params=state.params | moved,
-        buffers=state.buffers | change.buffers,
+        params=params,
+        buffers=buffers,
         part_states={
             name: part_state for name, part_state in change.part_states.items() if part_state
         },

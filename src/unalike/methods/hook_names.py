@@ -1,0 +1,106 @@
+"""Names in the class of a part that were meant as a hook: a misspelt one would never be called."""
+
+import difflib
+import inspect
+from collections.abc import Iterable, Iterator
+from types import CodeType
+from typing import Any
+
+from unalike._utils.errors import UnalikeError
+
+LEAST_LIKENESS = 0.8
+"""Likeness of two names (`difflib`), of 0 to 1, from which on one may be a misspelling of the other."""
+
+
+def check_hook_names(cls: type, base: type) -> None:
+    """Raise `UnalikeError` for a name in a class below `base` that is nearly that of a hook, or a hook of a role it lacks.
+
+    Names of the class that its own code reads are no mistake, nor are its fields.
+    """
+    own_classes = [c for c in cls.__mro__ if c is cls or _is_own_base(c, base)]
+    roles = [c for c in cls.__mro__ if c not in own_classes]
+    known = {name for role in roles for name in (*vars(role), *_annotated(role))}
+    read = {name for c in own_classes for name in _names_read(c)}
+    suspects = []
+    for c in own_classes:
+        fields = {name for name, kind in _annotated(c).items() if "ClassVar" not in str(kind)}
+        allowed = known | read | fields
+        suspects += [name for name in vars(c) if not name.startswith("_") and name not in allowed]
+    if not suspects:
+        return
+
+    # A hook that a role asks for and the class lacks is refused where it is used, with its own advice.
+    hooks = _hooks_of_roles(base)
+    offered = [name for name in known if name in hooks and not _is_lacking(cls, name)]
+    for name in suspects:
+        if name in hooks and callable(getattr(cls, name)):
+            role = hooks[name]
+            raise UnalikeError(
+                f"{cls.__name__} has `{name}`, a hook of the role {role}, which the class does not have, so that nobody calls it; "
+                f"write class {cls.__name__}({role}, ...), or give the method another name"
+            )
+        similar = difflib.get_close_matches(name, offered, n=1, cutoff=LEAST_LIKENESS)
+        if similar:
+            raise UnalikeError(
+                f"{cls.__name__} has `{name}`, which nobody reads; did you mean `{similar[0]}`? Begin the name with an "
+                "underscore if it is a function of your own"
+            )
+
+
+def _is_own_base(cls: type, base: type) -> bool:
+    """Whether a class is a user's own one below `base`, without a name in spec text."""
+    is_ours = cls.__module__.startswith("unalike.")
+    return issubclass(cls, base) and not is_ours and "name" not in vars(cls)
+
+
+def _is_lacking(cls: type, hook: str) -> bool:
+    return getattr(getattr(cls, hook, None), "__isabstractmethod__", False)
+
+
+def _annotated(cls: type) -> dict[str, Any]:
+    return vars(cls).get("__annotations__", {})
+
+
+def _hooks_of_roles(base: type) -> dict[str, str]:
+    """Hook or flag -> the role that declares it; of several the first."""
+    hooks: dict[str, str] = {}
+    for role in _roles(base):
+        for name in (*vars(role), *_annotated(role)):
+            if not name.startswith("_"):
+                hooks.setdefault(name, role.__name__)
+    return hooks
+
+
+def _roles(base: type) -> Iterator[type]:
+    """`base` and the classes below it that are roles: those of this library without a name in spec text."""
+    yield base
+    for role in base.__subclasses__():
+        is_role = "name" not in vars(role) and role.__module__.startswith("unalike.")
+        if is_role:
+            yield from _roles(role)
+
+
+def _names_read(cls: type) -> Iterator[str]:
+    """The names that the code of a class reads, each function apart from its own name."""
+    for name, value in vars(cls).items():
+        for function in _functions(value):
+            code = inspect.unwrap(function).__code__
+            yield from (read for read in _names_in(code) if read != name)
+
+
+def _functions(value: Any) -> Iterable[Any]:
+    """The Python functions behind an attribute of a class."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    candidates = [value]
+    if isinstance(value, property):
+        candidates = [value.fget, value.fset]
+    candidates += [getattr(value, "func", None)]  # a cached property
+    return [f for f in candidates if inspect.isfunction(f)]
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
