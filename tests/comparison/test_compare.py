@@ -8,11 +8,13 @@ import sys
 import tomllib
 import types
 import warnings
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 from torch import nn
 
@@ -234,15 +236,70 @@ def test_compare_continues_an_interrupted_cell_with_more_rounds(people, small, t
     assert len(cells(tmp_path)) == 1
 
 
-def test_compare_does_not_take_a_cell_that_another_process_writes(people, small, tmp_path):
+@pytest.mark.parametrize("rounds", [3, 4])
+def test_compare_goes_on_to_other_cells_and_waits_for_one_that_another_process_writes(
+    people, small, tmp_path, rounds
+):
+    """With more rounds the folder of the busy cell is also the beginning of the new one."""
+    methods = ["fedavg", "scaffold"]
     small(["fedavg"], people, seeds=1, out=tmp_path)
     cell, *_ = (tmp_path / "cells").iterdir()
-    with (
-        RunDirectory(cell).held(),
-        pytest.raises(ua.UnalikeError, match="another process is writing the run"),
-        pytest.warns(UserWarning, match="other settings"),
-    ):
-        small(["fedavg"], people, seeds=1, rounds=4, out=tmp_path)
+    trained = []
+    with ExitStack() as elsewhere:
+        elsewhere.enter_context(RunDirectory(cell).held())
+
+        def end_elsewhere(row, what=""):
+            trained.append(row["run"])
+            elsewhere.close()
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            shared = small(
+                methods, people, seeds=1, rounds=rounds, out=tmp_path, progress=end_elsewhere
+            )
+    assert trained[0].startswith("scaffold")
+    same(shared, small(methods, people, seeds=1, rounds=rounds))
+
+
+@pytest.mark.parametrize("with_folder", [True, False])
+def test_compare_in_several_processes_equals_one(people, small, tmp_path, with_folder):
+    methods, options = ["fedavg", "ditto", "scaffold"], {"seeds": 2, "executor": "loop"}
+    out = tmp_path / "out" if with_folder else None
+    shared = small(methods, people, jobs=3, out=out, **options)
+    same(shared, small(methods, people, **options))
+    if out is not None:
+        assert len(cells(out)) == 6 and (out / "report.html").exists()
+        same(shared, ua.open_comparison(out))
+
+
+def test_compare_with_seeds_added_in_several_processes_equals_one(people, small):
+    options = {"seeds": "auto", "min_seeds": 2, "max_seeds": 3, "executor": "loop"}
+    same(
+        small(["fedavg", "ditto"], people, jobs=2, **options),
+        small(["fedavg", "ditto"], people, **options),
+    )
+
+
+def test_compare_in_several_processes_tells_what_failed_in_one(people, small):
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(6, 4)
+
+        def forward(self, x):
+            if torch.is_grad_enabled():
+                raise RuntimeError("broken")
+            return self.head(x)
+
+    with pytest.raises(RuntimeError, match="broken"):
+        small(["fedavg"], people, model=Broken, jobs=2, seeds=1, executor="loop")
+
+
+def test_jobs_that_cannot_be_honored_are_refused(people):
+    with pytest.raises(ua.UnalikeError, match="a race looks at each seed before it goes on"):
+        ua.compare(None, people, jobs=2)
+    with pytest.raises(ua.UnalikeError, match="jobs=0"):
+        ua.compare(["fedavg"], people, jobs=0)
 
 
 def test_compare_other_weights_of_a_module_are_refused(people, small, trained, tmp_path):

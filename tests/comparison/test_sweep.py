@@ -103,6 +103,39 @@ def test_interrupted_sweep_goes_on(swept, trained, tmp_path):
     pd.testing.assert_frame_equal(found.table, swept({"lr": [0.01, 0.1]}).table)
 
 
+class Listed:
+    """A tracker that keeps the names of the runs that it follows, with their learning rates."""
+
+    def __init__(self):
+        self.runs = []
+
+    def begin(self, run):
+        self.runs.append((run.name, run.config.get("work.lr"), run.group))
+        return ""
+
+    def log(self, row):
+        pass
+
+    def end(self, files, finished):
+        pass
+
+
+def test_sweep_is_tracked_as_one_group(swept, tmp_path):
+    tracker = Listed()
+    swept({"lr": [0.1, 0.2]}, seeds=1, out=tmp_path / "grid", track=tracker)
+    assert {group for _, _, group in tracker.runs} == {"grid"}
+    cells = [(name, lr) for name, lr, _ in tracker.runs if "seed" in name]
+    assert len(cells) == 4 and {lr for _, lr in cells} == {0.1, 0.2}
+    assert [name for name, _, _ in tracker.runs].count("comparison") == 2
+
+
+def test_sweep_in_several_processes_equals_one(swept):
+    grid, options = {"lr": [0.1, 0.2]}, {"seeds": 1, "executor": "loop"}
+    shared, alone = swept(grid, jobs=2, **options), swept(grid, **options)
+    ignored = {"columns": [*TIMES], "errors": "ignore"}
+    pd.testing.assert_frame_equal(shared.table.drop(**ignored), alone.table.drop(**ignored))
+
+
 def test_best_point_is_that_of_choices_within_the_same_data(swept):
     found = swept({"lr": [0.001, 0.2], "alpha": [0.1, 1.0]})
     assert found.choices == ["lr"] and list(found.data_axes) == ["alpha"]

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,13 +13,15 @@ from simulation import same
 from torch import nn
 
 import unalike as ua
+from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.model_probes import why_padding_counts
 from unalike.engine import auto
 from unalike.engine.batched import Batched, cuts
 from unalike.engine.compiled import compiled_training
+from unalike.methods.method import Method
 from unalike.methods.plan import steps_of
-from unalike.methods.roles import Objective
+from unalike.methods.roles import Correction, Objective
 from unalike.runtime.processes import launch
 from unalike.runtime.round_loop import run_round
 from unalike.runtime.setup.run_config import configure_run
@@ -315,6 +318,44 @@ def test_padding_check_plain_mean_in_own_part_is_refused(dropout, method):
     ):
         run_round(runner_of(clients(), model=model, method=wrong, executor="batched"))
     assert runner_of(clients(), model=model, method=right).executor.startswith("batched")
+
+
+@dataclass(frozen=True)
+class Noisy(Correction):
+    """Gradients with noise."""
+
+    name: ClassVar[str] = "noisy"
+    scale: float = 0.1
+
+    def correct(self, client, grads, batch):
+        return tree.map(lambda g: g + self.scale * torch.randn_like(g), grads)
+
+
+@dataclass(frozen=True)
+class NoisyRows(Objective):
+    """Losses with noise, as a plain mean or by `batch.mean`."""
+
+    name: ClassVar[str] = "noisy_rows"
+    scale: float = 0.1
+    plain_mean: bool = False
+
+    def loss(self, client, batch):
+        losses = client.settings.task.losses(client.out(batch).logits, batch.y)
+        noisy = losses * (1 + self.scale * torch.randn(len(losses)))
+        return noisy.mean() if self.plain_mean else batch.mean(noisy)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 6e-4, 1e-2, 0.1, 1.0])
+@pytest.mark.parametrize("own", [Noisy, NoisyRows])
+def test_padding_check_part_that_draws_noise_is_accepted(own, scale):
+    chosen = runner_of(clients(), method=Method() + own(scale))
+    assert chosen.executor.startswith("batched")
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.1])
+def test_padding_check_noise_does_not_hide_a_plain_mean(scale):
+    wrong = Method() + NoisyRows(scale, plain_mean=True)
+    assert "padding would count in noisy_rows" in runner_of(clients(), method=wrong).executor
 
 
 def test_padding_check_embedding_scaled_by_frequency_is_refused():

@@ -322,7 +322,8 @@ def test_evaluation_conditional_model_uses_own_statistic_of_each_client(clusters
             found = module(data.test[0], {"conditional": facts})[:, 0]
         rmse = float(((found - data.test[1]) ** 2).mean() ** 0.5)
         row = last.iloc[k] if k in last.index else last.loc[run.run_config.population.names[k]]
-        assert row["rmse"] == pytest.approx(rmse, rel=1e-5) and row["personal_rmse"] == row["rmse"]
+        assert row["rmse"] == pytest.approx(rmse, rel=1e-5)
+        assert row["personal_rmse"] == pytest.approx(row["rmse"], rel=1e-5)
     assert np.isfinite(run.history.rounds["local_rmse"].iloc[-1])
 
 

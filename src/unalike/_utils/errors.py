@@ -33,6 +33,10 @@ class DamagedRun(UnalikeError):
     """A file of a run that is missing, or cannot be read: which, and why."""
 
 
+class BusyFolder(UnalikeError):
+    """A folder in which another process works."""
+
+
 class InvalidValue(UnalikeError):
     """A field of a part or of the work that is out of its range: which, what was found, what was expected."""
 

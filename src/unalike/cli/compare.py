@@ -15,7 +15,7 @@ from unalike.cli.names import completion
 from unalike.core.options import AcrossOptions, DecisionOptions, RaceOptions, SeedsOptions
 
 if TYPE_CHECKING:
-    from unalike.comparison.sweep.sweep import PlannedSweep
+    from unalike.comparison.sweep.sweep_result import Sweep
 
 NAME = "compare"
 
@@ -56,6 +56,13 @@ def command(
     ] = [],  # noqa: B006  (Typer copies it)
     out: f.Out = Path("results"),
     track: f.Track = [],  # noqa: B006  (Typer copies it)
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Number of runs at a time, each in a process with one thread; not for a race.",
+        ),
+    ] = 1,
     dry_run: f.DryRun = False,
     as_json: f.AsJson = False,
     config: Config = None,
@@ -77,7 +84,8 @@ def command(
     unalike compare --config results/config.toml --out again
 
     The folder keeps one cell per method and seed: finished cells are read, an interrupted cell continues where it stopped, and with
-    more rounds every cell continues. A report with other settings is kept in reports/ before it is replaced.
+    more rounds every cell continues. Several processes may share the folder, such as the jobs of a cluster: each goes on to a cell
+    that none trains. A report with other settings is kept in reports/ before it is replaced.
     """
     from unalike._utils.progress import progress_bar
     from unalike.cli.terminal_tables import (
@@ -117,14 +125,12 @@ def command(
     clients = samples.request(loaded)
     options = {"source": samples.flag_values, "proxy": loaded.proxy, **decision, **training}
     if sweep:
-        if dry_run or track:
-            other = "--dry-run" if dry_run else "--track"
-            raise UnalikeError(f"found {other} with --sweep; leave one of the two out")
-        return _sweep(
-            plan_sweep(methods or SWEPT_METHODS, read_grid(sweep), clients, plan, **options),
-            out,
-            as_json,
-        )
+        if dry_run:
+            raise UnalikeError("found --dry-run with --sweep; leave one of the two out")
+        planned = plan_sweep(methods or SWEPT_METHODS, read_grid(sweep), clients, plan, **options)
+        with progress_bar(planned.rounds, "sweeping", lines=True) as progress:
+            result = planned.run(out, progress, trackers, jobs)
+        return _print_sweep(result, out, as_json)
     experiment = prepare_experiment(methods, clients, plan, **options)
     if dry_run:
         with progress_bar(experiment.calibration_rounds, "calibrating", lines=True) as progress:
@@ -141,7 +147,7 @@ def command(
             estimate.save(out)
         return
     with live_standings(out, experiment.rounds) as progress:
-        comparison = experiment.run(out, progress, trackers)
+        comparison = experiment.run(out, progress, trackers, jobs=jobs)
     if as_json:
         print(comparison_json(comparison), end="")
     else:
@@ -152,13 +158,10 @@ def command(
             typer.echo(f"earlier report: {(folder / 'report.html').resolve()}", err=as_json)
 
 
-def _sweep(planned: PlannedSweep, out: Path | None, as_json: bool) -> None:
-    """Run a sweep, and print its table and its best points."""
-    from unalike._utils.progress import progress_bar
+def _print_sweep(result: Sweep, out: Path | None, as_json: bool) -> None:
+    """Print the table of a sweep and its best points."""
     from unalike.cli.terminal_tables import sentences, tables
 
-    with progress_bar(planned.rounds, "sweeping", lines=True) as progress:
-        result = planned.run(out, progress)
     if as_json:
         print(result.to_json())
     else:

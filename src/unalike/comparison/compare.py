@@ -66,6 +66,7 @@ def compare(
     record: str | Hook | None = None,
     out: str | Path | None = None,
     track: Track | None = None,
+    jobs: int = 1,
     progress: UserProgress = None,
     **options: Any,
 ) -> Comparison:
@@ -111,9 +112,13 @@ def compare(
         record: as for `ua.run`; needs `out`, where each cell keeps its records as `cells/*/records.parquet`. A cell that has
             finished already is not run again for them.
         out: folder that keeps one cell per method and seed. Finished cells are read and not run again; an interrupted cell, or
-            one that had fewer rounds, continues where it stopped. A report with other settings is kept in `reports`.
+            one that had fewer rounds, continues where it stopped. A report with other settings is kept in `reports`. Several
+            processes may compare in one folder at a time: each goes on to a cell that none trains, and waits for the others' cells
+            at the end.
         track: trackers as for `ua.run`. Each cell is a run of its own, in a group with the name of `out`; one more run keeps
             the report.
+        jobs: number of cells that are trained at a time, each by a copy of this process with one thread; on Linux, on the CPU,
+            and not for a race.
         progress: as for `ua.run`; in each row, `run` names the run, such as "fedavg (seed 0)".
         options: further arguments of `ua.run`: `participation`, `executor`, `evaluate_every`, `protocol`, `device`,
             `buffers`, `transform`, `precision`, `stop` (as text), `budget`, `select`. With `budget`, methods are compared at
@@ -156,7 +161,7 @@ def compare(
     )
     note_drawn_weights(model, start, out)
     with progress_reporting(progress, experiment.rounds, "comparing") as callback:
-        return experiment.run(out, callback, trackers)
+        return experiment.run(out, callback, trackers, jobs=jobs)
 
 
 def estimate(
@@ -171,7 +176,7 @@ def estimate(
     Args:
         methods: as for `ua.compare`.
         clients: as for `ua.compare`.
-        options: the other arguments of `ua.compare`; `out`, `track` and `progress` have no effect.
+        options: the other arguments of `ua.compare`; `out`, `track`, `jobs` and `progress` have no effect.
 
     Returns:
         The estimate.
@@ -182,7 +187,7 @@ def estimate(
     Example:
         >>> ua.estimate(["fedavg", "scaffold"], data="digits", rounds=500).seconds  # doctest: +SKIP
     """
-    for name in ("out", "track", "progress"):
+    for name in ("out", "track", "jobs", "progress"):
         options.pop(name, None)
     request = ClientsRequest(clients, **taken(options, fields_of(ClientsRequest)))
     seeds = taken(options, ("seeds", "min_seeds", "max_seeds"))

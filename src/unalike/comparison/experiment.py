@@ -8,15 +8,24 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from unalike._utils.errors import DamagedRun, UnalikeError, refuse_empty_path, warn
+from unalike._utils.errors import (
+    BusyFolder,
+    DamagedRun,
+    UnalikeError,
+    refuse_empty_path,
+    warn,
+)
+from unalike._utils.option_types import check_whole
 from unalike._utils.progress import ProgressCallback
 from unalike._utils.spec import slug
-from unalike._utils.system.locks import is_locked
+from unalike._utils.system.locks import WAITING_SECONDS, is_locked, locked_in_turn
 from unalike._utils.system.machine import peak_memory_mb
+from unalike._utils.system.process_pool import in_forks
 from unalike._utils.tensor_files import sweep_files, write_bytes
 from unalike.comparison.comparison import Comparison, client_rounds, labelled, last_rounds
 from unalike.comparison.comparison_json import COMPARISON_FILE, ComparisonFacts
@@ -26,7 +35,7 @@ from unalike.comparison.racing.race import CellSeconds, Race, RaceStart
 from unalike.comparison.standings import PlannedCell, save_cells
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
 from unalike.models.registry import is_named
-from unalike.runtime.processes.launch import follow_leader
+from unalike.runtime.processes.launch import IN_ONE_PROCESS, follow_leader
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.records.run_directory import OTHER_WEIGHTS, RunDirectory, digest
 from unalike.runtime.round_loop import execute
@@ -88,14 +97,18 @@ class _CellResults:
     def run(
         self, cell: Cell, folder: Path | None, progress: ProgressCallback, trackers: Trackers
     ) -> bool:
-        """Run a cell, or read its result, and take it in. Returns whether it diverged."""
-        self.ran.append(cell)
+        """Run a cell, or read its result, and take it in. Returns whether it diverged.
+
+        Raises `BusyFolder` while another process trains it.
+        """
         try:
             run, has_trained = run_cell(cell, folder, progress, trackers)
         except Diverged as error:
+            self.ran.append(cell)
             self.was_read = True
             self.add_diverged(cell, error)
             return True
+        self.ran.append(cell)
         self.was_read |= not has_trained
         self.add(cell, run)
         return False
@@ -217,11 +230,19 @@ class Experiment:
         progress: ProgressCallback,
         trackers: Trackers = NO_TRACKERS,
         store: Path | None = None,
+        jobs: int = 1,
     ) -> Comparison:
         """Run every cell without a result in the folder, and combine the results of all cells.
 
-        `out` is the folder of the comparison, `store` the one that has the cells, if several comparisons share them.
+        `out` is the folder of the comparison, `store` the one that has the cells, if several comparisons share them. `jobs` cells
+        are trained at a time. Other processes may train cells of the same folder: this one goes on to others, and waits for theirs
+        at the end.
         """
+        self._check_jobs(jobs)
+        if jobs > 1 and out is None and store is None:
+            # processes hand over cells in a folder
+            with TemporaryDirectory() as temporary:
+                return self.run(out, progress, trackers, Path(temporary), jobs)
         # What cannot work is refused before any training.
         refuse_empty_path("out", out)
         folder = None if out is None else Path(out)
@@ -230,8 +251,10 @@ class Experiment:
                 f"{folder} holds a single run; choose another folder for the comparison"
             )
         if folder is not None:
-            keep_report(folder, self.facts)
-            sweep_files(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked_in_turn(folder):
+                keep_report(folder, self.facts)
+                sweep_files(folder)
         if self.facts.looks is not None and launched_by_torchrun():
             raise UnalikeError(
                 "found seeds='auto', or no methods, under torchrun, whose processes must know all runs beforehand; give methods "
@@ -239,7 +262,7 @@ class Experiment:
             )
         follow_leader([cell.run_config for cell in self.cells])
         if self.race is None:
-            results = self._run_cells(folder, store or folder, progress, trackers)
+            results = self._run_cells(folder, store or folder, progress, trackers, jobs)
             comparison = results.comparison(self.facts)
         else:
             seeds = len({cell.seed for cell in self.cells})
@@ -254,10 +277,11 @@ class Experiment:
         comparison = self._with_estimate(comparison, folder, memory)
 
         # The facts come last: killed before, the comparison is unfinished and goes on, whatever other files there are.
-        (folder / COMPARISON_FILE).unlink(missing_ok=True)
-        write_bytes(folder / "config.toml", self.facts.config.encode())
-        comparison.report(folder / "report.html")
-        comparison.save(folder)
+        with locked_in_turn(folder):
+            (folder / COMPARISON_FILE).unlink(missing_ok=True)
+            write_bytes(folder / "config.toml", self.facts.config.encode())
+            comparison.report(folder / "report.html")
+            comparison.save(folder)
         tracked = trackers.follow("comparison", tomllib.loads(self.facts.config), folder)
         tracked.keep([folder / "report.html"])
         return comparison
@@ -268,6 +292,7 @@ class Experiment:
         store: Path | None,
         progress: ProgressCallback,
         trackers: Trackers,
+        jobs: int,
     ) -> _CellResults:
         """Run the cells seed by seed: all of them, or seeds for the methods that matter until the decision stands."""
         looks = self.facts.looks
@@ -284,10 +309,54 @@ class Experiment:
             planned = [cell for cell in self.cells if cell.label in methods]
             waiting = [cell for cell in planned if cell.seed in until[done:]]
             self._save_planned(folder, store, results.ran + waiting)
+            # Forks train what this look needs, and this process reads it; a cell that failed there is tried again here.
+            is_first_look = not done or (looks is not None and done >= looks[0])
+            if jobs > 1 and is_first_look:
+                train = partial(_train_in_fork, waiting, store, trackers)
+                in_forks(train, len(waiting), jobs)
             for cell in planned:
                 if cell.seed == seed:
-                    results.run(cell, store, progress, trackers)
+                    self._run_in_turn(results, cell, waiting, store, progress, trackers)
         return results
+
+    def _check_jobs(self, jobs: int) -> None:
+        """Raise `UnalikeError` for jobs that cannot be honored."""
+        check_whole(1, jobs=jobs)
+        if jobs == 1:
+            return
+        why = ""
+        if self.race is not None:
+            why = "a race looks at each seed before it goes on; name the methods to compare"
+        elif launched_by_torchrun():
+            why = "under torchrun all processes train one run"
+        elif self.cells[0].run_config.device.type != "cpu":
+            why = "jobs share the cores of this machine, and not its GPUs; start the command once for each GPU, with one folder"
+        if why:
+            raise UnalikeError(f"found jobs={jobs}, but {why}; leave jobs out")
+
+    def _run_in_turn(
+        self,
+        results: _CellResults,
+        cell: Cell,
+        untried: list[Cell],
+        store: Path | None,
+        progress: ProgressCallback,
+        trackers: Trackers,
+    ) -> bool:
+        """Run a cell, or read its result. While another process trains it, train those that nobody has tried; then wait for it.
+
+        `untried` loses the cells that are tried. Returns whether the cell diverged.
+        """
+        if cell in untried:
+            untried.remove(cell)
+        while True:
+            with suppress(BusyFolder):
+                return results.run(cell, store, progress, trackers)
+            if untried:
+                with suppress(BusyFolder, Diverged):
+                    run_cell(untried.pop(0), store, progress, trackers)
+            else:
+                time.sleep(WAITING_SECONDS)
 
     def _run_race(
         self,
@@ -316,7 +385,7 @@ class Experiment:
                     continue
                 cell = cell_of[seed, label]
                 started = time.perf_counter()
-                diverged = results.run(cell, store, progress, trackers)
+                diverged = self._run_in_turn(results, cell, [], store, progress, trackers)
                 trained = 0.0 if diverged else float(results.rounds[-1]["seconds"].sum())
                 # A cell that was trained before takes no time now, but it has its share in the budget.
                 seconds = max(time.perf_counter() - started, trained)
@@ -349,6 +418,18 @@ class Experiment:
             return comparison
         beside = estimate.beside_actual(totals(comparison.rounds), memory)
         return replace(comparison, facts=replace(comparison.facts, estimate=beside))
+
+
+def _train_in_fork(
+    cells: Sequence[Cell], store: Path | None, trackers: Trackers, number: int
+) -> None:
+    """Train one of the cells in one process, unless another one trains it."""
+    cell = cells[number]
+    run_config = cell.run_config
+    if run_config.options.executor == "auto":
+        options = replace(run_config.options, executor=IN_ONE_PROCESS)
+        run_config = replace(run_config, options=options)
+    run_cell(replace(cell, run_config=run_config), store, trackers=trackers)
 
 
 def run_cell(
@@ -423,9 +504,11 @@ def _adopt_beginning(folder: Path, cell: Cell) -> None:
     if rounds < wanted and (why := cell.run_config.obstacle(rounds)):
         warn(f"{cell.label}: {wanted} rounds are trained from the first one on: {why}")
     elif is_locked(longest):
-        raise UnalikeError(f"another process is writing the run in {longest}; wait until it ends")
+        raise BusyFolder(f"another process is writing the run in {longest}; wait until it ends")
     else:
-        longest.rename(folder)
+        # another process may have been faster
+        with suppress(FileNotFoundError):
+            longest.rename(folder)
 
 
 def _without_diverged(

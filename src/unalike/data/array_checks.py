@@ -95,13 +95,28 @@ def labels(values: Any, where: str) -> Tensor:
     if y.dim() == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.dim() != 1 + task_for(y).label_dimensions:
-        raise UnalikeError(
-            f"{where}: y has shape {list(y.shape)}, expected [N]; for one-hot labels write "
-            "y.argmax(1)"
-        )
+        raise UnalikeError(f"{where}: y has shape {list(y.shape)}, expected [N]; {_instead_of(y)}")
     if y.is_floating_point():
         return _finite(y.to(torch.float32), f"{where}: y")
     return y if y.dtype == torch.bool else y.to(torch.int64)
+
+
+def _instead_of(y: Tensor) -> str:
+    """What to do with labels of several dimensions, by their values."""
+    is_indicator = y.dim() == 2 and bool(((y == 0) | (y == 1)).all())
+    if is_indicator and bool((y.sum(1) == 1).all()):
+        return "these are one-hot labels, whose classes are y.argmax(1)"
+    if is_indicator:
+        return (
+            "rows with several truths, or none, are no classes: train on one of them, as in "
+            "y[:, 0].astype(bool)"
+        )
+    if y.dim() == 2 and y.is_floating_point():
+        return "one amount a sample is predicted: train on one of them, as in y[:, 0]"
+    return (
+        "several labels a sample, as of pixels or tokens, are not trained on: give one label for "
+        "each sample"
+    )
 
 
 def note_truths(y: Tensor, where: str) -> None:

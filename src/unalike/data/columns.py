@@ -114,6 +114,18 @@ def first_place(column: pd.Series, mask: np.ndarray) -> str:
     return f"{column.index.name or 'row'} {column.index[mask][0]}"
 
 
+def named_once(names: Sequence[object], where: str) -> None:
+    """Raise `UnalikeError` if two of a table's columns have one name."""
+    seen: set[object] = set()
+    for name in names:
+        if name in seen:
+            raise UnalikeError(
+                f"{where}: two columns have the name {name!r}; expected each name once: rename or "
+                "remove one"
+            )
+        seen.add(name)
+
+
 def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> None:
     """Raise `UnalikeError` if the table lacks one of the columns, or has no rows."""
     for column in columns:

@@ -20,11 +20,13 @@ from unalike.core.tasks.task import Task
 from unalike.core.types import Batch
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import SPLITS, ClientData
+from unalike.data.dataset import Dataset
+from unalike.data.dataset_clients import clients_of_datasets
 from unalike.data.fingerprint import digest
 from unalike.data.heterogeneity import label_counts
 from unalike.data.other_libraries import torch_splits
 from unalike.data.population_arrays import join_clients
-from unalike.data.ragged import Ragged
+from unalike.data.ragged import Ragged, client_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +138,7 @@ class Population(Sequence[ClientData]):
         Args:
             clients: The clients; or a mapping from their names to clients, to training samples as `ClientData` takes them, or to
                 {"train": ..., "test": ..., "val": ...}; or a list of torch data sets or loaders, or of pairs of them for
-                training and test.
+                training and test; or a mapping or list of `Dataset`, one for each client.
             classes: The names of the classes; without them C is the largest label + 1.
             task: The task, if it is not the one that the labels' dtype implies: 0/1 integers as binary, integers as
                 regression.
@@ -148,6 +150,11 @@ class Population(Sequence[ClientData]):
             UnalikeError: `clients` holds something else than clients, or shapes, dtypes or labels do not fit together. The
                 message names the client.
         """
+        datasets = _datasets(clients)
+        if datasets:
+            owners = clients_of_datasets(datasets)
+            joined = cls(**join_clients(owners.clients, classes or owners.classes, task))
+            return replace(joined, encoding=owners.encoding)
         if isinstance(clients, Mapping):
             clients = [_named(str(name), value) for name, value in clients.items()]
         elif isinstance(clients, list):
@@ -314,6 +321,16 @@ def _named(name: str, value: Any) -> ClientData:
     if isinstance(value, Mapping) and set(value) <= set(SPLITS):
         return ClientData(**value, name=name)
     return ClientData(train=value, name=name)
+
+
+def _datasets(clients: Any) -> dict[str, Dataset]:
+    """The data sets of clients by their names, if each client is a data set; empty otherwise."""
+    named = clients
+    if isinstance(clients, Sequence):
+        named = {client_name(k): value for k, value in enumerate(clients)}
+    if not isinstance(named, Mapping) or not all(isinstance(v, Dataset) for v in named.values()):
+        return {}
+    return {str(name): dataset for name, dataset in named.items()}
 
 
 def _with_torch_data(value: Any) -> Any:

@@ -97,7 +97,7 @@ def two_numbers(
     numbers are the outer quantiles, or else the whole numbers around the mean.
     """
     below = math.floor(mean)
-    pairs = [(below, below + 1)]
+    pairs: list[tuple[float, float]] = [(below, below + 1)]
     if quantiles:
         pairs.append((min(quantiles), max(quantiles)))
     for low, high in pairs:

@@ -5,6 +5,7 @@ Start reading at `padding_problem`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from unalike.core.types import ClientUpdate, Tree
 from unalike.core.views import StageSettings
 from unalike.engine.base import ClientPool, SampleSource
 from unalike.engine.batched import Batched
+from unalike.engine.training_kind import TrainingKind
 from unalike.methods.method import Method
 from unalike.methods.part import Part
 from unalike.methods.roles import Upload
@@ -32,6 +34,23 @@ CHECKED_LENGTHS = 4, 8
 """Samples of the client that is tried, and of the client stacked with it, to whose length its batch is padded."""
 ROUNDING = 1e-2
 """Relative tolerance for the order of summation; padding that counts changes an update by far more."""
+NOISY_DRAWS = 8
+"""Trials with padding, and without, of a part that draws noise."""
+SURE_DEVIATIONS = 6
+"""The difference of their means, in standard deviations, that noise does not make."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrialPool(ClientPool):
+    """The clients of a trial. Each `draw` trains with random numbers of its own on the same batches."""
+
+    draw: int = 0
+
+    @cached_property
+    def round_training(self) -> TrainingKind:
+        """The training of a round, by this draw."""
+        training = TrainingKind.round_of(self.method)
+        return replace(training, chunk_dropout=f"draw {self.draw} of a trial")
 
 
 @dataclass(frozen=True)
@@ -52,10 +71,12 @@ class FewClients:
     def __len__(self) -> int:
         return len(self.train)
 
-    def stacked(self, method: Method, settings: StageSettings, count: int) -> ClientUpdate:
-        """The updates of the first `count` clients after one round, trained stacked."""
+    def stacked(
+        self, method: Method, settings: StageSettings, count: int, draw: int = 0
+    ) -> ClientUpdate:
+        """The updates of the first `count` clients after one round, trained stacked; each `draw` has random numbers of its own."""
         client_states = ClientStates(initial_client_state(method, settings))
-        client_pool = ClientPool(method, settings, self, client_states)
+        client_pool = TrialPool(method, settings, self, client_states, draw=draw)
         server_state = initial_server_state(method, settings)
         ids = range(count)
         broadcast = make_broadcast(method, settings, server_state, len(self), ids)
@@ -87,21 +108,30 @@ def _is_in_catalogue(part: Part) -> bool:
 
 
 def _padding_changes_update(client_pool: ClientPool) -> bool:
-    """Whether padding changes a client's update. Tensors that differ between two seeds are random and are not compared."""
+    """Whether padding changes a client's update, beyond what other random numbers change."""
     try:
         clients, method, settings = _trial(client_pool)
-        other_seed = replace(settings, seed=1)
-        settings = replace(settings, seed=0)
-        alone = _tensors(clients.stacked(method, settings, count=1))
-        again = _tensors(clients.stacked(method, other_seed, count=1))
-        padded = _tensors(clients.stacked(method, settings, count=2))
+
+        def trained(count: int, draw: int) -> Tree:
+            return _tensors(clients.stacked(method, settings, count, draw))
+
+        alone = [trained(count=1, draw=draw) for draw in range(2)]
+        padded = [trained(count=2, draw=0)]
+        first, again = alone
+        is_noisy = any(not torch.equal(t, again[name]) for name, t in first.items())
+        if is_noisy:
+            # A part draws noise: the mean of some draws shows whether padding counts, and their variance how sure that is.
+            alone = [trained(count=1, draw=draw) for draw in range(NOISY_DRAWS)]
+            padded = [trained(count=2, draw=draw) for draw in range(NOISY_DRAWS)]
     except UnalikeError:
         raise
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
         # the model or a part cannot be stacked for another reason
         return False
-    repeated = [name for name in alone if not _differ(alone[name], again[name])]
-    return any(_differ(alone[name], padded[name]) for name in repeated)
+    if len(padded) == 1:
+        [once] = padded
+        return any(_differ(t, once[name]) for name, t in alone[0].items())
+    return any(_means_differ(_stacked(name, alone), _stacked(name, padded)) for name in alone[0])
 
 
 def _trial(client_pool: ClientPool) -> tuple[FewClients, Method, StageSettings]:
@@ -134,7 +164,23 @@ def _without_dropout(model: Model) -> Model:
     return Model(module).to(next(iter(model.params.values())).device)
 
 
-def _differ(a: Tensor, b: Tensor) -> bool:
-    exact = tree.exact(a)
-    distance = torch.linalg.vector_norm(exact - tree.exact(b))
+def _stacked(name: str, draws: Sequence[Tree]) -> Tensor:
+    """The tensor of this name in all draws, [draws, numbers]."""
+    return torch.stack([tree.exact(draw[name]).flatten() for draw in draws])
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors differ by more than rounding."""
+    exact = tree.exact(one)
+    distance = torch.linalg.vector_norm(exact - tree.exact(other))
     return bool(distance > ROUNDING * torch.linalg.vector_norm(exact))
+
+
+def _means_differ(one: Tensor, other: Tensor) -> bool:
+    """Whether the means of two sets of draws [draws, numbers] differ by more than rounding and more than noise would make them."""
+    mean = one.mean(0)
+    distance = torch.linalg.vector_norm(mean - other.mean(0))
+    variance = one.var(0) / len(one) + other.var(0) / len(other)
+    noise = variance.sum().sqrt()
+    is_beyond_rounding = distance > ROUNDING * torch.linalg.vector_norm(mean)
+    return bool(is_beyond_rounding and distance > SURE_DEVIATIONS * noise)

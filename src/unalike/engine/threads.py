@@ -1,10 +1,11 @@
 """Number of threads of a run, within torch's operations and over clients, and the handling of freed memory."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -24,12 +25,24 @@ def threads_for(model: Model, alone: bool = True) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     keep_freed_memory()
+    let_forks_train()
     torch.set_num_threads(before if model.convolutional and alone else 1)
     try:
         with crew_of(before if alone else 1):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def let_forks_train() -> None:
+    """Let processes that are forked from this one train, with one thread each.
+
+    A fork has none of its parent's threads, and an operation that waits for them never ends: torch hangs in each fork of a process
+    that has computed with several. With one thread nothing is waited for. A pool of processes that are spawned has no such limit.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 MMAP_THRESHOLD = -3

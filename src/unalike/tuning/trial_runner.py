@@ -12,6 +12,7 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.system.machine import cores
 from unalike.comparison.comparison import labelled, last_rounds
 from unalike.data.population import Population
+from unalike.runtime.processes.launch import IN_ONE_PROCESS
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import digest
 from unalike.runtime.round_loop import execute
@@ -21,9 +22,6 @@ from unalike.tuning.sampler import Pruner, next_values
 from unalike.tuning.trial import DIVERGED, FINISHED, PRUNED, End, Trial
 from unalike.tuning.tunable import Tunable, Values
 from unalike.tuning.tuning_score import TuningScore
-
-IN_ONE_PROCESS = "distributed(workers=1)"
-"""The automatic choice of the executor, but no further processes."""
 
 
 @dataclass

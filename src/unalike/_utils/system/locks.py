@@ -4,10 +4,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.errors import BusyFolder, UnalikeError, warn
 
 if sys.platform == "win32":
     import msvcrt
@@ -28,13 +28,18 @@ else:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
 
 
+WAITING_SECONDS = 0.5
+"""Time after which a lock that another process has is tried again."""
 LOCK_TEST_SECONDS = 0.05
 """Time to wait for a process that only tests the lock (`is_locked`)."""
 
 
 @contextmanager
 def locked(folder: Path, otherwise: str) -> Iterator[None]:
-    """Keep others out while the block runs; the lock ends with the process, however it ends. Raises `UnalikeError`."""
+    """Keep others out while the block runs; the lock ends with the process, however it ends.
+
+    Raises `BusyFolder` where another process has the lock, and `UnalikeError` for a folder that cannot be written.
+    """
     try:
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
@@ -46,6 +51,19 @@ def locked(folder: Path, otherwise: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def locked_in_turn(folder: Path) -> Iterator[None]:
+    """Keep others out while the block runs, and wait for those who are in before."""
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(folder, f"another process works in {folder}"))
+                break
+            except BusyFolder:
+                time.sleep(WAITING_SECONDS)
+        yield
 
 
 def is_locked(folder: Path) -> bool | None:
@@ -68,7 +86,7 @@ def is_locked(folder: Path) -> bool | None:
 
 
 def _acquire_alone(handle: int, folder: Path, otherwise: str) -> None:
-    """Lock the file for this process alone; where the file system cannot, warn. Raises `UnalikeError` if another has it."""
+    """Lock the file for this process alone; where the file system cannot, warn. Raises `BusyFolder` if another has it."""
     try:
         try:
             _acquire(handle, shared=False)
@@ -77,7 +95,7 @@ def _acquire_alone(handle: int, folder: Path, otherwise: str) -> None:
             time.sleep(LOCK_TEST_SECONDS)
             _acquire(handle, shared=False)
     except BlockingIOError:
-        raise UnalikeError(otherwise) from None
+        raise BusyFolder(otherwise) from None
     except OSError as error:
         # as on file systems of some clusters
         warn(

@@ -1,6 +1,9 @@
 """Pools of processes that end with the process that made them."""
 
 import os
+import signal
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -10,6 +13,8 @@ from threading import Thread
 from typing import TypeVar
 
 import torch
+
+from unalike._utils.errors import UnalikeError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,6 +53,43 @@ def process_pool(jobs: int, threads: int) -> Iterator[ProcessPoolExecutor]:
             pool.shutdown(wait=False, cancel_futures=True)
             writer.close()
             raise
+
+
+def in_forks(work: Callable[[int], None], count: int, jobs: int) -> None:
+    """Call `work` with the numbers below `count`, shared out among `jobs` forks of this process with a thread of PyTorch each.
+
+    Returns when all forks have ended; they also end with this process, however it ends. A fork that meets an error goes on with
+    the next number: the caller finds what is missing. Raises `UnalikeError` where a process cannot be forked.
+    """
+    if not sys.platform.startswith("linux"):
+        raise UnalikeError(
+            f"jobs are copies of a process, which Linux makes, found {sys.platform}; start the command several times instead"
+        )
+    context = get_context("fork")
+    begun = context.Value("q", 0)
+    reader, writer = context.Pipe(duplex=False)
+
+    def serve() -> None:
+        writer.close()
+        _begin(1, reader)
+        # an interrupt of the terminal reaches all processes: this one ends with its parent
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        warnings.simplefilter("ignore")
+        while True:
+            with begun.get_lock():
+                number = begun.value
+                begun.value += 1
+            if number >= count:
+                return
+            with suppress(Exception):
+                work(number)
+
+    forks = [context.Process(target=serve, daemon=True) for _ in range(min(jobs, count))]
+    with reader, writer:
+        for fork in forks:
+            fork.start()
+        for fork in forks:
+            fork.join()
 
 
 def _begin(threads: int, reader: Connection) -> None:

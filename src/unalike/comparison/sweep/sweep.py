@@ -14,7 +14,6 @@ from unalike._utils.keywords import fields_of
 from unalike._utils.progress import ProgressCallback, UserProgress, progress_reporting
 from unalike._utils.spec import slug
 from unalike.comparison.compare import labelled_methods, prepare_experiment, taken
-from unalike.comparison.comparison import Comparison
 from unalike.comparison.experiment import Experiment
 from unalike.comparison.seed_plan import SeedPlan
 from unalike.comparison.sweep.grid import Arguments, Grid, label_of
@@ -24,6 +23,8 @@ from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.partitioning.partition import check_scheme, usual_partition
 from unalike.data.sources.load import load
 from unalike.runtime.setup.run_options import check_inputs, named_plan
+from unalike.tracking.tracker import Track
+from unalike.tracking.tracking import NO_TRACKERS, Trackers, group_of
 
 POINTS_FOLDER = "points"
 """The folder of the comparisons of a sweep."""
@@ -35,6 +36,8 @@ def sweep(
     clients: Clients | int | None = None,
     *,
     out: str | Path | None = None,
+    track: Track | None = None,
+    jobs: int = 1,
     progress: UserProgress = None,
     **options: Any,
 ) -> Sweep:
@@ -51,8 +54,10 @@ def sweep(
         clients: as for `ua.compare`.
         out: folder that keeps the cells of all points, a comparison for each point in `points`, and the page `sweep.html`. Finished
             cells are read; values that are added to the grid run alone.
+        track: as for `ua.compare`; the runs of all points are in one group.
+        jobs: as for `ua.compare`.
         progress: as for `ua.compare`.
-        options: the other arguments of `ua.compare`, except `track`.
+        options: the other arguments of `ua.compare`.
 
     Returns:
         The comparisons of all points, with their table and heat maps.
@@ -68,7 +73,7 @@ def sweep(
     seeds = SeedPlan.of(**taken(options, ("seeds", "min_seeds", "max_seeds")))
     planned = plan_sweep(methods, grid, request, seeds, **options)
     with progress_reporting(progress, planned.rounds, "sweeping") as callback:
-        return planned.run(out, callback)
+        return planned.run(out, callback, Trackers.of(track, group_of(out)), jobs)
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,31 @@ class PlannedSweep:
             asked.methods, asked.clients, self.seeds, work=asked.work, **asked.training
         )
 
-    def run(self, out: str | Path | None, progress: ProgressCallback) -> Sweep:
-        """Run the cells that the folder `out` does not hold, point by point. Without a folder, a temporary one keeps them."""
+    def run(
+        self,
+        out: str | Path | None,
+        progress: ProgressCallback,
+        trackers: Trackers = NO_TRACKERS,
+        jobs: int = 1,
+    ) -> Sweep:
+        """Run the cells that the folder `out` does not hold, point by point, `jobs` at a time.
+
+        Without a folder, a temporary one keeps them.
+        """
         refuse_empty_path("out", out)
         with TemporaryDirectory() as temporary:
             folder = Path(out or temporary)
             comparisons = {}
             for point in self.points:
                 values = tuple(_text(value) for value in point)
-                comparisons[values] = self._run(point, folder, progress)
+                where = ", ".join(f"{name}={text}" for name, text in zip(self.grid, values))
+                comparisons[values] = self.experiment(point).run(
+                    folder / POINTS_FOLDER / slug(where),
+                    _named(progress, where),
+                    trackers,
+                    store=folder,
+                    jobs=jobs,
+                )
         axes = {}
         for name, grid_values in self.grid.items():
             axes[name] = [_text(value) for value in grid_values]
@@ -110,14 +131,14 @@ class PlannedSweep:
             result.save(out)
         return result
 
-    def _run(self, point: tuple[Any, ...], folder: Path, progress: ProgressCallback) -> Comparison:
-        where = ", ".join(f"{name}={_text(value)}" for name, value in zip(self.grid, point))
 
-        def at_point(row: dict[str, Any], what: str = "") -> None:
-            progress(row, f"{what} at {where}")
+def _named(progress: ProgressCallback, where: str) -> ProgressCallback:
+    """The progress of the comparison at a point."""
 
-        place = folder / POINTS_FOLDER / slug(where)
-        return self.experiment(point).run(place, at_point, store=folder)
+    def at_point(row: dict[str, Any], what: str = "") -> None:
+        progress(row, f"{what} at {where}")
+
+    return at_point
 
 
 def plan_sweep(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.data.partitioning.partition_files import read_indices
+from unalike.data.partitioning.partition_files import ClientIndices, read_fl_bench, read_indices
 from unalike.data.partitioning.scheme import Division, by_value, registry
 
 Columns = Mapping[str, np.ndarray]
@@ -137,11 +137,28 @@ def index_files(samples: int, wanted: int | None, *, path: str) -> Division:
     Numbers count from 0 through the training samples and then the test samples. The samples of a client without test samples
     are divided by `split`; a client without validation samples gets a share `val`.
     """
-    clients = read_indices(path, samples)
+    return _as_indexed("index_files", path, read_indices(path, samples), wanted)
+
+
+@registry.register("fl_bench")
+def fl_bench(samples: int, wanted: int | None, *, path: str) -> Division:
+    """The division in FL-bench's `partition.pkl`: the file, or the folder of the data set that holds it.
+
+    FL-bench numbers the published training samples and then the test samples, as here. Clients that it keeps for tests alone
+    (`split: user`) have no training samples.
+
+    Source: FL-bench (Tan et al.), generate_data.py.
+    """
+    return _as_indexed("fl_bench", path, read_fl_bench(path, samples), wanted)
+
+
+def _as_indexed(
+    scheme: str, path: str, clients: list[ClientIndices], wanted: int | None
+) -> Division:
+    """The division with these sample numbers."""
     if wanted not in (None, len(clients)):
         raise UnalikeError(
-            f"index_files: {path} holds {len(clients)} clients, found clients={wanted}; leave it "
-            "out"
+            f"{scheme}: {path} holds {len(clients)} clients, found clients={wanted}; leave it out"
         )
     return Division(
         owned=[np.concatenate([client.train, client.test, client.val]) for client in clients],

@@ -17,6 +17,7 @@ import numpy as np
 from unalike._utils.errors import UnalikeError, reading
 from unalike.data.client_data import SPLITS
 from unalike.data.partition_plan import PartitionPlan
+from unalike.data.plain_pickles import read_plain_pickle
 from unalike.data.population import Population
 from unalike.data.ragged import client_name
 
@@ -84,6 +85,48 @@ def read_indices(path: Path | str, samples: int) -> list[ClientIndices]:
     for client in clients:
         _check(client, samples, source)
     return clients
+
+
+def read_fl_bench(path: Path | str, samples: int) -> list[ClientIndices]:
+    """Read the clients of FL-bench's `partition.pkl`: the file, or the folder of the data set that holds it.
+
+    Its entry `data_indices` has for each client {"train": numbers, "val": numbers, "test": numbers}, or in older files all numbers.
+    Raises `UnalikeError` for any other file, and as `read_indices` does.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "partition.pkl"
+    kind = "a partition of FL-bench"
+    with reading(file, kind):
+        data = file.read_bytes()
+    table = read_plain_pickle(data, file, kind)
+    clients = []
+    try:
+        for k, rows in enumerate(_by_text(table)["data_indices"]):
+            splits = _by_text(rows) if isinstance(rows, dict) else {"train": rows}
+            numbers = {split: _index_array(splits.get(split, ())) for split in SPLITS}
+            clients.append(ClientIndices(client_name(k), **numbers))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnalikeError(
+            f"{file} is not {kind} ({error!r:.80}); expected data_indices with train, val and test"
+        ) from None
+    for client in clients:
+        _check(client, samples, file)
+    return clients
+
+
+def _by_text(table: dict[Any, Any]) -> dict[str, Any]:
+    """The table by texts: pickles of other versions have bytes as keys."""
+    return {key.decode() if isinstance(key, bytes) else key: value for key, value in table.items()}
+
+
+def _index_array(numbers: Any) -> np.ndarray:
+    array = np.asarray(numbers)
+    if not len(array):
+        return _NONE
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise ValueError(f"{array.dtype} of shape {list(array.shape)} are not sample numbers")
+    return array.astype(np.int64)
 
 
 def _read_folder(root: Path) -> list[ClientIndices]:

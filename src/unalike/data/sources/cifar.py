@@ -1,7 +1,5 @@
 """Readers of the published CIFAR-10 and CIFAR-100 files: Python batches and binary batches."""
 
-import io
-import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 
 from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
+from unalike.data.plain_pickles import read_plain_pickle
 from unalike.data.sources.arrays import images
 from unalike.data.sources.registry import content, layouts
 
@@ -57,42 +56,9 @@ def read_binary100(path: Path) -> Dataset:
     return _dataset(path, _with_suffix(FILES_100), partial(_binary_batch, labels=2), names)
 
 
-# The names that a pickled array needs, for NumPy 1 and NumPy 2. Reducing an empty array yields the function itself.
-RECONSTRUCT = np.empty(0).__reduce__()[0]
-ARRAYS = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): RECONSTRUCT,
-}
-
-
-class ArraysOnly(pickle.Unpickler):
-    """Unpickler for lists, dicts, texts, numbers and NumPy arrays; it refuses a file that names anything else, and runs none of it.
-
-    CIFAR's Python batches are published as pickles only, and an ordinary unpickler runs any code that a file names.
-    """
-
-    def __init__(self, path: Path):
-        super().__init__(io.BytesIO(content(path)), encoding="bytes")
-        self.path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ARRAYS:
-            raise UnalikeError(
-                f"{self.path} asks for {module}.{name}, expected plain lists and "
-                "arrays only; nothing of it was run: it is no CIFAR batch, do not "
-                "trust it"
-            )
-        return ARRAYS[module, name]
-
-
 def _table(path: Path, key: bytes) -> dict[bytes, Any]:
     """Read the dictionary in one Python batch. Raises `UnalikeError` if it lacks `key`."""
-    with reading(
-        path, "a CIFAR batch", pickle.UnpicklingError, TypeError, AttributeError, OverflowError
-    ):
-        table = ArraysOnly(path).load()
+    table = read_plain_pickle(content(path), path, "a CIFAR batch")
     if not isinstance(table, dict) or key not in table:
         raise UnalikeError(
             f"{path} holds {type(table).__name__}, expected a table with {key.decode()}: fetch it "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unalike._utils.errors import UnalikeError, warn
-from unalike.data.columns import NUMBERS, TEXTS, kind_of
+from unalike.data.columns import NUMBERS, TEXTS, kind_of, named_once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,12 +75,8 @@ def read_delimited(
     _check_mark(path, "decimal", decimal, tuple(NUMBERS_WITH))
     charset, lines = _decoded(path, charset)
     sep = sep or _separator(lines)
-    header = pd.Series(next(csv.reader(lines, delimiter=sep), []))
-    for twice in header[header.duplicated() & (header != "")]:
-        raise UnalikeError(
-            f"{path.name}: two columns have the name {twice!r}; expected each name once: rename or "
-            "remove one"
-        )
+    header = next(csv.reader(lines, delimiter=sep), [])
+    named_once([name for name in header if name], path.name)
     read: Any = partial(
         pd.read_csv,
         path,

@@ -82,9 +82,10 @@ def _of_clients(clients: Mapping[Any, Any], encoding: Encoding | None, **options
         joined = tables.reset_index(level=0)
         options = {"group": CLIENT_GROUP} | options
         return call_reader(read_table, joined, "the table", encoding, options)
-    if any(isinstance(value, ClientData) for value in values):
+    if any(isinstance(value, ClientData | Dataset) for value in values):
+        kinds = " and ".join(sorted({type(value).__name__ for value in values}))
         raise UnalikeError(
-            "found ClientData, which have test samples of their own; give them as clients, without "
+            f"found {kinds}, which may have test samples of their own; give them as clients, without "
             "data="
         )
     pairs = [array_checks.pair(value, f"client {name!r}") for name, value in zip(names, values)]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
-from unalike.data.columns import dates_of, require_columns, texts_of
+from unalike.data.columns import dates_of, named_once, require_columns, texts_of
 from unalike.data.dataset import Dataset
 from unalike.data.sources.delimited import numbered, read_delimited, record_lines
 from unalike.data.sources.registry import ending, every_fifth, formats
@@ -140,6 +140,7 @@ def read_table(
         name = "table"
         where = "the table"
         frame = table.rename(columns=str)
+        named_once(list(frame), where)
 
     # An agreed encoding says how columns are read, and may name the target.
     is_agreed = encoding is not None
@@ -253,7 +254,9 @@ def opened(
                     f"{path.name}: found {name}={value!r}, which is for delimited text; leave it "
                     "out"
                 )
-        return TYPED[end](path).rename(columns=str)
+        frame = TYPED[end](path).rename(columns=str)
+    named_once(list(frame), path.name)
+    return frame
 
 
 def new_rows(frame: pd.DataFrame, encoding: Encoding, where: str) -> torch.Tensor:

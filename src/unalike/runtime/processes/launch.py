@@ -40,6 +40,9 @@ MIN_SECONDS_ALONE = 20.0
 MIN_GAIN = 1.25
 """Speed of the processes over that of one from which on they pay, since their clients are not always shared out evenly."""
 
+IN_ONE_PROCESS = "distributed(workers=1)"
+"""The automatic choice of the executor, but no further processes."""
+
 
 @contextmanager
 def backend_here(run_config: RunConfig) -> Iterator[LocalBackend]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks.task import Task
 from unalike.data import array_checks
-from unalike.data.columns import require_columns
+from unalike.data.columns import named_once, require_columns
 from unalike.data.dataset import Dataset
 from unalike.data.sources.load import load, table_at
 from unalike.data.sources.table_files import new_rows, opened
@@ -122,6 +122,7 @@ def _rows(
             f"{where} cannot be read: the run's data was no table; give the samples as an array"
         )
     frame = frame.rename(columns=str)
+    named_once(list(frame), where)
     require_columns(frame, keep, where)
     x = new_rows(frame, encoding, where)
     for name in keep:
