@@ -186,6 +186,11 @@ class Method(Plan):
         return any(p.shares_noise for p in self.parts)
 
     @cached_property
+    def updates_hold_noise(self) -> bool:
+        """Whether updates hold noise that the sum of a round counts on."""
+        return any(p.updates_hold_noise for p in self.parts)
+
+    @cached_property
     def sends_finite_values(self) -> bool:
         """Whether what a client sends is finite whatever its samples are."""
         return any(p.sends_finite_values for p in self.parts)

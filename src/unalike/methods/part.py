@@ -177,6 +177,8 @@ class Part:
     """The server half also acts in a round in which no client takes part, on an update of zeros."""
     releases_once: ClassVar[bool] = False
     """A client may send one update of a round only: a second one would tell more of its samples."""
+    updates_hold_noise: ClassVar[bool] = False
+    """Updates hold noise that the sum of a round counts on: a server may refuse one, and scale none down."""
     sends_finite_values: ClassVar[bool] = False
     """What a client sends is finite whatever its samples are: whether it is would tell of them."""
     simulated_only: ClassVar[str] = ""

@@ -40,6 +40,7 @@ class Privacy(Part):
     hides_client_numbers: ClassVar[bool] = True
     acts_without_clients: ClassVar[bool] = True
     releases_once: ClassVar[bool] = True
+    updates_hold_noise: ClassVar[bool] = True
     sends_finite_values: ClassVar[bool] = True
     why_no_trials: ClassVar[str] = (
         "trials are chosen by the clients' validation samples, which epsilon does not cover; tune the method without its privacy "

@@ -391,7 +391,7 @@ class NetworkStage:
         self, norms: Mapping[str, Norms], replies: Mapping[int, SiteReply]
     ) -> dict[str, Norms]:
         """Scale down the updates that are much larger than the others. Returns the norms of all updates as they count."""
-        if self.state.method.privacy is not None:
+        if self.state.method.updates_hold_noise:
             # Updates with noise that are too large were refused.
             return dict(norms)
         client_of = self.mailbox.client_of

@@ -280,7 +280,7 @@ class RoundRequests(Requests[SiteReply]):
                 steps[site] = float(reply.client_update.steps)
         # Then those that have trained nothing. Updates that are too large are scaled down when the round is complete.
         faults |= self.norm_guard.faults(norms)
-        if self.state.method.privacy is None:
+        if not self.state.method.updates_hold_noise:
             return faults
 
         # An update with noise is refused instead: scaled down, it would bring less noise to the sum than is accounted for.

@@ -174,7 +174,7 @@ def _idle_update(group: ModelGroup, broadcast: Broadcast, client: int) -> Client
         context=group.context(client),
         sample=padding,
     )
-    if group.method.privacy is None:
+    if not group.method.updates_hold_noise:
         client_update = map_tensors(torch.zeros_like, client_update)
     one = torch.ones_like(client_update.size)
     return client_update._replace(
