@@ -42,7 +42,7 @@ def singular_vectors(module: nn.Module) -> Tree:
     The power method starts from the vectors that the module has: v = W^T u / |W^T u|, u = W v / |W v|. Vectors of length 0 or
     that are not finite start anew.
     """
-    vectors = {}
+    vectors: Tree = {}
     with torch.no_grad():
         buffers = dict(module.named_buffers())
         for weight, u_name, v_name in _spectral_weights(module):

@@ -47,7 +47,8 @@ def rows_of(loader: DataLoader[Any], where: str) -> list[int]:
             f"samples several times and others not at all; {mend}"
         )
     # Two passes, with torch's own generators as they were: what shuffles differs in order, what draws differs in samples.
-    most = MOST_TIMES * len(loader.dataset)
+    data: Any = loader.dataset
+    most = MOST_TIMES * len(data)
     with isolated(0):
         first = sorted(islice(_flat(sampler), most + 1))
         second = sorted(islice(_flat(_in_next_epoch(sampler)), most + 1))

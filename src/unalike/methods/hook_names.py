@@ -72,11 +72,14 @@ def _hooks_of_roles(base: type) -> dict[str, str]:
 
 
 def _roles(base: type) -> Iterator[type]:
-    """`base` and the classes below it that are roles: those of this library without a name in spec text."""
+    """`base` and the classes below it that are roles: those of this library that are no parts, nor bases of parts."""
     yield base
-    for role in base.__subclasses__():
-        is_role = "name" not in vars(role) and role.__module__.startswith("unalike.")
-        if is_role:
+    subclasses: list[type] = base.__subclasses__()
+    for role in subclasses:
+        module = role.__module__
+        if module.startswith("unalike.methods.") and not module.startswith(
+            "unalike.methods.parts."
+        ):
             yield from _roles(role)
 
 

@@ -132,10 +132,11 @@ def note_outputs(model: Model, population: Population, context: Context) -> list
     outputs = population.outputs
     if outputs is None:
         larger = _outputs_of_larger(model, moved, x, context)
-        is_sigmoid = population.classes is not None and larger is not None
-        if is_sigmoid and all(_are_shares(values) for values in (logits, larger)):
-            return [_no_logits("between 0 and 1", "sigmoid")]
-        return []
+        if population.classes is None or larger is None:
+            return []
+        if not _are_shares(logits) or not _are_shares(larger):
+            return []
+        return [_no_logits("between 0 and 1", "sigmoid")]
     found = []
     if logits.shape[1] > outputs:
         found.append(
