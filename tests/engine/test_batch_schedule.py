@@ -89,3 +89,34 @@ def test_batch_schedule_entries_are_each_clients_batches():
         and len(BatchSchedule.nothing(3)) == 3
         and not any(len(own) for own in BatchSchedule.nothing(3))
     )
+
+
+@pytest.mark.parametrize("clients", [2, 200])
+@pytest.mark.parametrize(
+    "n, epochs, steps, sizes",
+    [
+        (25, 2, None, (10, 10, 10, 10)),
+        (20, 1, None, (10, 10)),
+        (7, 2, None, (7, 7)),
+        (25, 1, 3, (10, 10, 10)),
+        (0, 1, None, ()),
+    ],
+)
+def test_drop_last_leaves_out_the_smaller_batch_of_each_epoch(n, epochs, steps, sizes, clients):
+    work = Work(epochs=epochs, steps=steps, batch_size=10, drop_last=True)
+    assert work.steps_for(n) == len(sizes) and work.sizes_for(n) == sizes
+    rows = Ragged.ranges(np.arange(clients) * n, np.full(clients, n))
+    schedule = BatchSchedule.drawn(work, rows, range(clients), 0, "batches", 3)
+    for client in (0, clients - 1):
+        drawn = work.batches(rows[client], seeds.generator(0, "batches", 3, client))
+        assert drawn.sizes == sizes
+        for batch, size in zip(drawn, sizes, strict=True):
+            assert len(set(batch.tolist()) & set(rows[client].tolist())) == size
+        start, end = schedule.ends[client : client + 2]
+        assert np.array_equal(schedule.rows[start:end], drawn.rows)
+
+
+def test_drop_last_without_a_smaller_batch_changes_nothing():
+    plain, dropping = (Work(epochs=3, batch_size=10, drop_last=drop) for drop in (False, True))
+    one, other = (work.batches(30, seeds.generator(0, "batches")) for work in (plain, dropping))
+    assert np.array_equal(one.rows, other.rows) and one.sizes == other.sizes

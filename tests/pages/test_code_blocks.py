@@ -72,6 +72,10 @@ NOT_RUN = {
         "serves a page until Ctrl-C",
         "needs the federation to be up",
     ],
+    "docs/how_to/from_other_benchmarks.md": [
+        "needs a folder that PFLlib has made",
+        "needs a file that FL-bench has made",
+    ],
 }
 """Page -> the reasons of the blocks that are not run, in the order of the page; `network` blocks run in the network test."""
 

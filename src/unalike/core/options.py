@@ -218,6 +218,13 @@ class WorkOptions:
         AtLeastOne | None, Help("Local optimizer steps per round, instead of epochs.")
     ] = None
     batch_size: Annotated[AtLeastOne | None, Help("Samples per step, or 'full'.", none="full")] = 32
+    drop_last: Annotated[
+        bool,
+        Help(
+            "Leave out the last batch of an epoch if it is smaller than the others; a client with fewer samples than a batch "
+            "trains on all of them."
+        ),
+    ] = False
     lr: Annotated[Positive, Help("Local learning rate.")] = 0.1
     momentum: Annotated[float, Ge(0), Lt(1), Help("Momentum of the local optimizer.")] = 0.0
     nesterov: Annotated[bool, Help("Nesterov momentum.")] = False

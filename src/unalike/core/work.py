@@ -74,6 +74,7 @@ class Work(WorkOptions):
         epochs: epochs of local training per round: passes over the client's samples.
         steps: local optimizer steps per round; None: as many as `epochs` need.
         batch_size: samples per step, None for all of them; a smaller last batch is used, too.
+        drop_last: leave out such a last batch. A client with fewer samples than a batch trains on all of them.
         lr: local learning rate.
         momentum: momentum of the local optimizer, which has to be SGD.
         nesterov: Nesterov momentum, instead of the usual one.
@@ -194,7 +195,9 @@ class Work(WorkOptions):
 
     def batches_per_epoch(self, samples: int) -> int:
         """Batches in a pass over this many samples, at least one."""
-        return -(-samples // (self.batch_size or samples))
+        size = self.batch_size or samples
+        whole = samples // size
+        return whole if self.drop_last and whole else -(-samples // size)
 
     def steps_for(self, samples: int) -> int:
         """Optimizer steps that a client with this many samples makes; 0 without samples."""
@@ -204,15 +207,21 @@ class Work(WorkOptions):
 
     def sizes_for(self, samples: int) -> tuple[int, ...]:
         """The batch sizes of a client with this many samples in a round."""
-        return _batch_sizes(samples, self.steps_for(samples), self.batch_size or samples)
+        return self._sizes(samples, self.steps_for(samples))
+
+    def _sizes(self, samples: int, steps: int) -> tuple[int, ...]:
+        return _batch_sizes(samples, steps, self.batch_size or samples, self.drop_last)
 
     def batches(self, rows: int | np.ndarray, rng: np.random.Generator) -> Batches:
         """The batches of a round of these rows (n stands for 0..n-1): each epoch is one permutation, cut into batches."""
         samples = rows if isinstance(rows, int) else len(rows)
         sizes = self.sizes_for(samples)
         used = sum(sizes)
-        # as many permutations as the batches need; of the last one a part may stay unused
-        epochs = [rng.permutation(rows) for _ in range(0, used, samples or 1)]
+        # as many permutations as the batches need; of the last one a part may stay unused, of each one a dropped batch
+        of_epoch = samples
+        if self.drop_last and samples:
+            of_epoch = sum(self._sizes(samples, self.batches_per_epoch(samples)))
+        epochs = [rng.permutation(rows)[:of_epoch] for _ in range(0, used, of_epoch or 1)]
         if len(epochs) == 1:
             order = epochs[0]
         else:
@@ -234,9 +243,11 @@ class Work(WorkOptions):
 
 
 @lru_cache(4096)
-def _batch_sizes(samples: int, steps: int, size: int) -> tuple[int, ...]:
-    """The sizes of this many batches; the last one of each epoch has the rest of the samples."""
+def _batch_sizes(samples: int, steps: int, size: int, drop_last: bool) -> tuple[int, ...]:
+    """The sizes of this many batches; the last one of each epoch has the rest of the samples, unless it is dropped."""
     if not samples:
         return ()
     sizes_of_epoch = [min(size, samples - start) for start in range(0, samples, size)]
+    if drop_last and len(sizes_of_epoch) > 1 and sizes_of_epoch[-1] < size:
+        sizes_of_epoch.pop()
     return tuple(sizes_of_epoch[t % len(sizes_of_epoch)] for t in range(steps))

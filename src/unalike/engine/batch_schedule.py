@@ -88,7 +88,8 @@ class BatchSchedule(LazySequence[Batches]):
     ) -> BatchSchedule:
         """`work.batches(rows[k], seeds.generator(number, purpose, *path, k))` of each client; compiled loops draw the same bits."""
         loops = None
-        if len(ids) >= MIN_CLIENTS_FOR_LOOPS:
+        # the loop uses every row of a permutation
+        if len(ids) >= MIN_CLIENTS_FOR_LOOPS and not work.drop_last:
             loops = compiled_loops.loops("unalike.loops.shuffle_loops")
         if loops is None or not is_flat(rows):
             batches = []
