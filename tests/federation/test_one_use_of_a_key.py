@@ -290,7 +290,7 @@ def test_ledger_that_cannot_be_written_gives_no_shares(tmp_path):
 
 
 def test_site_that_signs_a_copied_key_cancels_no_mask(tmp_path):
-    """Of three sites, site0 has site2's mask key as its own: at site1, between them, one of two equal masks would cancel the other."""
+    """Of three sites, site0 has site2's mask key as its own: at site1, between them, equal masks would cancel."""
     three = federation_of(CLIENTS[:3], secure_aggregation=True, threshold=3)
     names = NAMES[:3]
     sites = Sites(tmp_path, three)
