@@ -115,6 +115,16 @@ def test_reply_is_finite_and_of_one_shape_for_any_broadcast_and_samples(name, se
     assert found.size.tolist() == [*SIZES]
 
 
+@pytest.mark.parametrize("shape", [(1,), (50, 1, 1), (4,)])
+def test_bound_that_is_more_than_one_number_is_refused(shape):
+    """Each number would get a copy of the update with noise of its own."""
+    sim, _ = _ready(Method.parse("fedavg") + PRIVATE_PARTS[1], "loop")
+    broadcast = make_broadcast(sim.method, sim.settings, sim.state, len(SIZES), sim.everyone())
+    bounds = {"client_dp": {"clip": torch.full(shape, CLIP)}}
+    with pytest.raises(UnalikeError, match="expected one number"):
+        sim.executor.run(broadcast._replace(messages=bounds), sim.everyone(), {})
+
+
 @pytest.mark.parametrize("loss", ["cross_entropy(label_smoothing=0.1)", "focal(gamma=2.0)"])
 @given(seed=st.integers(0, 2**31), odd=st.lists(st.sampled_from(ODD_NUMBERS), max_size=12))
 @settings(max_examples=10, deadline=None)

@@ -22,10 +22,12 @@ from unalike.federation.protocol.messages import (
     SetupRequest,
     UnmaskRequest,
 )
+from unalike.federation.secure_aggregation.arithmetic import decode
+from unalike.federation.secure_aggregation.masks import mask, rows
 from unalike.federation.secure_aggregation.setup import is_in_order
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.site import secure_sums
-from unalike.federation.site.secure_sums import SecureSums
+from unalike.federation.site.secure_sums import PRIVATE_MASK, SecureSums
 
 CLIENTS = make_clients(((20, 8), (12, 6), (16, 6), (9, 5)))
 FEDERATION = federation_of(CLIENTS, secure_aggregation=True, threshold=3)
@@ -79,39 +81,46 @@ class Uses:
 class Sites:
     """Sites that are begun anew for each request, as after a kill, and what a coordinator has heard from them."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, federation=FEDERATION):
+        self.folder, self.federation = folder, federation
         self.keys, self.sealed, self.sums = {}, {}, {}
 
     def site(self, name, run):
         home = self.folder / name
         ledger = SumLedger(home / "sums.jsonl")
         key = key_of(NAMES.index(name))
-        return SecureSums(FEDERATION, name, key, home / run, ledger)
+        return SecureSums(self.federation, name, key, home / run, ledger)
 
     def head(self, name, run, round, kind):
         return Head(run=run, stage=1, round=round, site=name, kind=kind)
 
     def ask_keys(self, name, run, setup, round):
-        asked = SetupRequest(terms=FEDERATION.terms, setup=setup, rounds=2)
+        asked = SetupRequest(terms=self.federation.terms, setup=setup, rounds=2)
         answer = self.site(name, run).keys(self.head(name, run, round, "keys"), asked, {})
         self.keys[run, setup, name] = answer
 
     def ask_shares(self, name, run, setup, members):
         found = [self.keys[run, setup, member] for member in members]
-        asked = SetupRequest(terms=FEDERATION.terms, setup=setup, rounds=2, members=tuple(members))
+        asked = SetupRequest(
+            terms=self.federation.terms, setup=setup, rounds=2, members=tuple(members)
+        )
         tensors = {
             "keys": torch.stack([answer["keys"] for answer in found]),
             "signatures": torch.stack([answer["signature"] for answer in found]),
         }
         answer = self.site(name, run).shares(self.head(name, run, 0, "shares"), asked, tensors)
-        assert is_in_order(members, FEDERATION)
+        assert is_in_order(members, self.federation)
         earlier = self.sealed.setdefault((run, setup, name), (members, answer["shares"]))
         assert earlier[0] == members and earlier[1].equal(answer["shares"])
 
     def ask_summand(self, name, run, setup, round, cohort, model, accepted):
+        # what a site adds follows from all that it is asked
+        values = np.array([model, 0.0 if accepted is None else 1.0 + accepted, round, setup])
+        self.summand(name, run, setup, round, cohort, model, accepted, values)
+
+    def summand(self, name, run, setup, round, cohort, model, accepted, values):
         asked = MaskedTrainRequest(
-            terms=FEDERATION.terms,
+            terms=self.federation.terms,
             rounds=4,
             samples=57,
             outcomes=(),
@@ -132,9 +141,7 @@ class Sites:
         sums = self.site(name, run)
         head = self.head(name, run, round, "train")
         masks = sums.begin_summand(head, asked, {"params/w": torch.full((3,), float(model))})
-        # what a site adds follows from all that it is asked
-        values = np.array([model, 0.0 if accepted is None else 1.0 + accepted, round, setup])
-        sums.masked(masks, values)
+        return masks, sums.masked(masks, values)
 
     def ask_unmask(self, name, run, setup, round, alive, dropped):
         sums = self.site(name, run)
@@ -145,7 +152,7 @@ class Sites:
             members, shares = self.sealed[run, setup, other]
             sealed.append(shares[members.index(name), (round - sums.setup.first) % 2])
         asked = UnmaskRequest(
-            terms=FEDERATION.terms, setup=setup, alive=tuple(alive), dropped=tuple(dropped)
+            terms=self.federation.terms, setup=setup, alive=tuple(alive), dropped=tuple(dropped)
         )
         summand = sums._summand_at(head.place)
         sums.unmask(head, asked, {"shares": torch.stack(sealed)})
@@ -280,3 +287,26 @@ def test_ledger_that_cannot_be_written_gives_no_shares(tmp_path):
     with pytest.raises(UnalikeError, match="cannot write"):
         ledger.add("model", ["a"])
     assert not ledger.sums_over("model")
+
+
+def test_site_that_signs_a_copied_key_cancels_no_mask(tmp_path):
+    """Of three sites, site0 has site2's mask key as its own: at site1, between them, equal masks would cancel."""
+    three = federation_of(CLIENTS[:3], secure_aggregation=True, threshold=3)
+    names = NAMES[:3]
+    sites = Sites(tmp_path, three)
+    for name in names:
+        sites.ask_keys(name, RUNS[0], 1, 0)
+    answers = [sites.keys[RUNS[0], 1, name] for name in names]
+    copied = answers[0]["keys"].clone()
+    copied[1:] = answers[2]["keys"][1:]
+    setup = sites.site("site1", RUNS[0]).setup
+    signature = rows([key_of(0).sign(setup.signed("site0", copied))])
+    sites.keys[RUNS[0], 1, "site0"] = {"keys": copied, "signature": signature}
+    sites.ask_shares("site1", RUNS[0], 1, names)
+
+    values = np.arange(3.0)
+    masks, masked = sites.summand("site1", RUNS[0], 1, 0, names, 0, None, values)
+    sums = sites.site("site1", RUNS[0])
+    private = mask(sums._derived(PRIVATE_MASK, 0), masks.context, 3)
+    clear = decode(masked["masked"].numpy().view(np.uint64) - private)
+    assert not np.isclose(clear, values).any()

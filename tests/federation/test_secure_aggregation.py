@@ -25,8 +25,9 @@ from unalike.data import Population
 from unalike.federation.coordinator.run_control import Stopped
 from unalike.federation.coordinator.secure_aggregation import masked_wire
 from unalike.federation.operations.run_site import wire_lines
-from unalike.federation.protocol.envelope import seal, unseal
+from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.messages import ANSWER, Declined, MaskedTrainRequest
+from unalike.federation.protocol.roster import new_run
 from unalike.federation.secure_aggregation.arithmetic import (
     FRACTION_BITS,
     PRIME,
@@ -42,6 +43,7 @@ from unalike.federation.secure_aggregation.masks import (
     context,
     derive,
     mask,
+    pair_context,
     public_half,
     rows,
 )
@@ -222,6 +224,26 @@ def test_method_that_reads_more_than_sums_is_refused_at_the_site(tmp_path, metho
         secure(tmp_path, method)
 
 
+def test_method_that_may_be_run_besides_is_refused_however_often_it_is_asked_for(tmp_path):
+    """Among them are queries, whose answers are of one site: class means and covariances of its features."""
+    fed = secure(tmp_path, "fedavg", also=("ccvr",))
+    [other] = [t for t, f in fed.federation.variants.items() if f.method == "ccvr"]
+    worker = fed.workers["site0"]
+    facts = {
+        "terms": other,
+        "rounds": 2,
+        "samples": 57,
+        "outcomes": [["all"]],
+        "derived": False,
+        "query": "feature_statistics()",
+    }
+    head = Head(run=new_run(), stage=2, round=1, site="site0", kind="ask")
+    for _ in range(3):
+        reply = unseal(worker.handle(seal(head, facts, {}, COORDINATOR)), key_of(0).public_key())
+        assert (reply.head.kind, reply.open()[1]) == ("unable", {})
+    assert worker.terms == fed.federation.terms
+
+
 def test_every_method_is_served_or_refused_with_its_reason():
     """A method that is served is one whose updates the executors add up, too."""
     settings = configure_run(
@@ -271,7 +293,8 @@ def masks_of(fed, tap, name):
     masks = {"private": mask(sums._derived("private mask", 0), found, len(words))}
     for other in asked.cohort:
         if other != name:
-            common = mask(agree(sums._derived("mask key", 0), keys[other][1]), found, len(words))
+            secret = agree(sums._derived("mask key", 0), keys[other][1])
+            common = mask(secret, pair_context(found, name, other), len(words))
             masks[other] = common if name < other else np.zeros(1, np.uint64) - common
     return words, masks
 

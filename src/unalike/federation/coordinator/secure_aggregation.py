@@ -25,7 +25,7 @@ from unalike.federation.coordinator.round_request import (
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import MaskedTrainRequest, SetupRequest, UnmaskRequest
 from unalike.federation.secure_aggregation.arithmetic import SHARE_BYTES, Words, combine, decode
-from unalike.federation.secure_aggregation.masks import KEY_BYTES, agree, mask, raw
+from unalike.federation.secure_aggregation.masks import KEY_BYTES, agree, mask, pair_context, raw
 from unalike.federation.secure_aggregation.setup import Keys, Setup
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import (
@@ -376,7 +376,8 @@ class SecureAggregation:
 
             # For a site that dropped out, the others have added or subtracted masks that its own summand would have canceled.
             for other in alive:
-                common = mask(agree(secret, self.keys[other][1 + slot]), context, size)
+                common_secret = agree(secret, self.keys[other][1 + slot])
+                common = mask(common_secret, pair_context(context, site, other), size)
                 other_has_added = number(other) < number(site)
                 total = total - common if other_has_added else total + common
         return total

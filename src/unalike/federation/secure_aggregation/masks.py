@@ -58,6 +58,14 @@ def mask(secret: bytes, sum_context: str, length: int) -> Words:
     return np.frombuffer(stream(key, 8 * length), np.uint64)
 
 
+def pair_context(sum_context: str, site: str, other: str) -> str:
+    """Digest of a sum and of two of its sites, in either order: the context of the mask that they have in common.
+
+    Without the names a site that signs another one's public key as its own would have masks that cancel those of the other.
+    """
+    return context("pair", sum_context, sorted((site, other)))
+
+
 def raw(tensor: Tensor) -> bytes:
     """The bytes in a tensor."""
     return tensor.numpy().tobytes()

@@ -35,6 +35,7 @@ from unalike.federation.secure_aggregation.masks import (
     context,
     derive,
     mask,
+    pair_context,
     public_half,
     raw,
     rows,
@@ -282,7 +283,8 @@ class SecureSums:
                 continue
             other_key = masks.keys[name][1 + masks.slot]
             common_secret = agree(self._derived(MASK_KEY, masks.slot), other_key)
-            common = mask(common_secret, masks.context, length)
+            of_pair = pair_context(masks.context, self.name, name)
+            common = mask(common_secret, of_pair, length)
             # Of two sites the one with the smaller number adds the mask, and the other one subtracts it.
             adds = number(self.name) < number(name)
             total = total + common if adds else total - common

@@ -149,19 +149,22 @@ class SiteWorker:
                 f"{self.name!r} has {count} training samples and is enrolled for {enrolled.samples}; "
                 "use fewer, or ask the coordinator for a larger number"
             )
-        self.samples = population.fingerprint
 
         # A plan is outlined with proxy samples; a site never uses these.
         proxy = (population.x, population.y)
         run_config = run_config_of(federation, population, proxy=proxy, device=self._device)
-        self.run_config = run_config.here()
-        self.population = self.run_config.population
+        run_config = run_config.here()
+        if federation.secure_aggregation:
+            for planned in run_config.outline:
+                check_summed(planned, run_config.settings)
+
+        # Nothing is taken over before all was checked: what is refused now is refused again.
+        self.samples = population.fingerprint
+        self.run_config = run_config
+        self.population = run_config.population
         self.federation = federation
         self.terms = federation.terms
         self._groups.clear()
-        if federation.secure_aggregation:
-            for planned in self.run_config.outline:
-                check_summed(planned, self.run_config.settings)
 
     def handle(self, message: bytes) -> bytes:
         """Answer a request; a repeated request gets the same bytes. One request at a time."""

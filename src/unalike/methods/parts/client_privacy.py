@@ -150,7 +150,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             return client.state, {}
         norm = tree.norm({n: client.params[n] - w for n, w in client.received_params.items()})
         # +- 1/2 in place of 1 and 0 halves the sensitivity of the count
-        below = (norm <= client.message["clip"]).to(norm.dtype) - 0.5
+        below = (norm <= self._received_bound(client)).to(norm.dtype) - 0.5
         if self.shares_noise:
             settings = client.settings
             deviation = self._deviation_of_count(float(self.multipliers(settings)), settings, 1)
@@ -161,7 +161,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         bound: Tensor | float = self.clip
         if self.quantile is not None:
-            bound = client.message["clip"].clamp(MIN_BOUND, MAX_BOUND)
+            bound = self._received_bound(client).clamp(MIN_BOUND, MAX_BOUND)
         update = tree.bounded(update, bound)
         if self.shares_noise:
             settings = client.settings
@@ -169,6 +169,18 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             share = z * bound / self.least_cohort(settings) ** 0.5
             update = tree.map(lambda u: u + share * normal_noise(u, settings.secret_noise), update)
         return update, client.state
+
+    def _received_bound(self, client: ClientView) -> Tensor:
+        """The bound that the server sent. Raises `UnalikeError` for more than one number.
+
+        With many of them a client would send as many copies of its update, each with noise of its own: their mean has none.
+        """
+        bound = client.message["clip"]
+        if bound.dim():
+            raise UnalikeError(
+                f"{self.name}: found a bound of shape {list(bound.shape)} from the server; expected one number"
+            )
+        return bound
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         return torch.full_like(weights, 1 / _expected(server.settings, len(cohort.ids)))
