@@ -10,7 +10,7 @@ from small_federation import SmallFederation, key_of, make_clients
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks import find_task
+from unalike.core.tasks.registry import find_task
 from unalike.federation.protocol.envelope import seal
 from unalike.federation.protocol.federation_file import Schema
 from unalike.metrics.metric_sums import LARGEST_LABEL, LARGEST_SCORE, MetricSums
