@@ -158,7 +158,7 @@ def test_gateway_key_over_allowance_is_rejected_alone(files, monkeypatch):
 
 
 def test_gateway_passes_one_request_of_a_connection_at_a_time(files):
-    """Requests of which nobody awaits the answers would fill the gateway's memory: 16 MB a second where Flower took 20 ms for each."""
+    """Requests whose answers nobody awaits filled the memory: 16 MB a second where Flower took 20 ms for each."""
 
     async def visits():
         async with Door(files, ["north"]) as door:
