@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from small_federation import SmallFederation, states
+from small_federation import SmallFederation, make_clients, states
 
 import unalike as ua
 from unalike.federation.coordinator.bounded_losses import bounded_losses
@@ -86,6 +86,42 @@ def test_absolute_errors_and_unbounded_means_are_bounded_alike():
     means = [bounded[client].computed_by_client["log_loss"] for client in range(4)]
     assert means == [0.5, 0.7, 0.7, 0.7]
     assert bounded[0] is sums[0] and bounded[1] is sums[1]
+
+
+@pytest.mark.parametrize(
+    ("metric", "task"), [("brier_score", "classification"), ("mae", "regression")]
+)
+def test_site_that_leaves_sums_out_takes_no_metric_away(metric, task, tmp_path):
+    """Where the metric of all was empty, no round was the best, and `patience` never ended."""
+    terms = {"metric": (metric,), "rounds": 4, "select": "best", "quorum": 2, "work": WORK}
+    sizes = ((20, 8), (12, 6), (16, 6))
+    given = make_clients(sizes)
+    if task == "regression":
+        terms["data"] = Schema(shape=(6,), task="regression")
+        given = []
+        for k, client in enumerate(make_clients(sizes)):
+            x, test_x = client.train[0], client.test[0]
+            given.append(
+                ua.ClientData(train=(x, x[:, 0]), test=(test_x, test_x[:, 0]), name=f"site{k}")
+            )
+    given = [ua.ClientData(train=c.train, test=c.test, val=c.test, name=c.name) for c in given]
+    fed = SmallFederation(tmp_path, given, **terms)
+
+    def leave_out(head, facts, tensors):
+        for sums in facts.get("tallies", {}).values():
+            for part in ("test", "val"):
+                sums[part]["computed_by_client"] = {}
+                sums[part]["moments"] = []
+        return head, facts, tensors
+
+    fed.corrupt("site2", leave_out)
+    run = fed.run()
+    rounds = run.history.rounds
+    assert np.isfinite(rounds[[metric, f"val_{metric}"]]).all(axis=None)
+    assert rounds.loc[rounds["selected"], f"val_{metric}"].item() == rounds[f"val_{metric}"].min()
+    assert {event["client"] for event in fed.events("outlying loss")} == {"site2"}
+    honest = SmallFederation(tmp_path / "honest", given, **terms).run()
+    assert run.selected == honest.selected
 
 
 def clients():

@@ -102,6 +102,31 @@ def test_site_gains_no_majority_by_its_word_alone(tmp_path):
     assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3]
 
 
+@pytest.mark.parametrize(("split", "word"), [("test", "test"), ("val", "validation")])
+def test_site_gains_no_majority_of_scores_by_its_word_alone(split, word, tmp_path):
+    """A claim of millions of validation samples chose the best round alone, and its counts were all of the accuracy."""
+    from unalike.core.options import MAX_SAMPLES
+
+    clients = make_clients(SAMPLE_SIZES)
+
+    def claims(count):
+        def claim(head, facts, tensors):
+            return (head, facts | {split: count}, tensors) if "train" in facts else None
+
+        return claim
+
+    fed = SmallFederation(tmp_path / "known", clients, quorum=2)
+    fed.corrupt("site2", claims(10**9))
+    assert fed.run().history.rounds["participants"].tolist() == [0, 2, 2]
+    assert f"1000000000 {word} samples; enrolled for" in fed.events("refused")[0]["why"]
+
+    sites = tuple(replace(site, samples=MAX_SAMPLES) for site in fed.federation.sites)
+    unknown = SmallFederation(tmp_path / "unknown", clients, sites=sites)
+    unknown.corrupt("site2", claims(MAX_SAMPLES))
+    with pytest.raises(UnalikeError, match=rf"site2 claims 1000000 of \d+ {word} samples"):
+        unknown.run()
+
+
 def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_path):
     from unalike.cli.federation.control import MAX_SAMPLES, _row
     from unalike.cli.federation.init import sample_caps

@@ -4,13 +4,14 @@ Counts of a site are bounded by its number of samples; losses are not. A site's 
 where it is not finite, or where it is all of these: more than half of the sum over all, more than ten times the largest of the
 others, and more than that of a model that knows nothing (log C of C classes, the variance of the others' outcomes). So an honest
 site with a few samples that the model gets wrong counts as it is. The same holds for absolute errors and for means without an upper
-bound, such as the log loss. All other sums stay as they are. With fewer than two other sites nothing says who is wrong, and nothing
-is bounded.
+bound, such as the log loss. What a site leaves out counts as the largest of the others, too: also a mean with an upper bound, such
+as the Brier score, and sums of labels, in the proportion of the others. So no site takes a metric of all away. All other sums stay
+as they are. With fewer than two other sites nothing says who is wrong, and nothing is bounded.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import isfinite, log, sqrt
+from math import inf, isfinite, log, sqrt
 
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
@@ -43,6 +44,9 @@ def bounded_losses(
     def error_level(client: int) -> float:
         return sqrt(loss_level(client))
 
+    def no_level(client: int) -> float:
+        return inf
+
     losses = {}
     for client, n in sizes.items():
         loss = sums[client].loss
@@ -51,18 +55,23 @@ def bounded_losses(
         bounded[client] = replace(bounded[client], loss=mean * sizes[client])
         reasons[client] = _reason("loss", losses[client], mean)
 
-    with_moments = [client for client in sizes if sums[client].moments]
-    errors: Means = {client: sums[client].moments[0] / sizes[client] for client in with_moments}
+    errors: dict[int, float | None] = {}
+    for client, n in sizes.items():
+        moments = sums[client].moments
+        errors[client] = moments[0] / n if moments else None
     for client, mean in _outliers(errors, sizes, error_level).items():
-        moments = (mean * sizes[client], *sums[client].moments[1:])
+        n = sizes[client]
+        moments = (mean * n, *_label_sums(client, sums))
         bounded[client] = replace(bounded[client], moments=moments)
         reasons.setdefault(client, _reason("absolute error", errors[client], mean))
 
     for name, metric in chosen.items():
-        if not metric.is_mean or isfinite(metric.high):
+        if not metric.is_mean:
             continue
+        # where a mean has an upper bound, a site's share of the samples bounds what it does
+        level = no_level if isfinite(metric.high) else loss_level
         values = {client: sums[client].computed_by_client.get(name) for client in sizes}
-        for client, mean in _outliers(values, sizes, loss_level).items():
+        for client, mean in _outliers(values, sizes, level).items():
             computed = {**bounded[client].computed_by_client, name: mean}
             bounded[client] = replace(bounded[client], computed_by_client=computed)
             reasons.setdefault(client, _reason(name, values[client], mean))
@@ -88,6 +97,15 @@ def _outliers(means: Means, sizes: Mapping[int, int], level: Level) -> dict[int,
         for client in means.keys() - finite.keys():
             outliers[client] = worst
     return outliers
+
+
+def _label_sums(client: int, sums: Mapping[int, MetricSums]) -> tuple[float, ...]:
+    """The sums of a client's labels and of their squares; of one without them those of the others, in the proportion of samples."""
+    if sums[client].moments:
+        return sums[client].moments[1:]
+    known = [one for one in sums.values() if one.n and one.moments]
+    share = sums[client].n / sum(one.n for one in known)
+    return tuple(share * sum(one.moments[place] for one in known) for place in (1, 2))
 
 
 def _loss_of_no_model(total: MetricSums) -> float:

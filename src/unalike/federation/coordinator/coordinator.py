@@ -55,7 +55,7 @@ ANNOUNCED_EVENTS = {
     "other version": "{client} has {name} {found} and this machine {ours}: numbers may differ in the last digits",
     "not in this run": "{client} has connected; it takes no part in this run, which began without it",
     "idle summands": "{idle} of {sites} sites leave the model as it is: their training fails, or a sum cannot hold what it gives",
-    "large share": "{client} has {percent} % of all training samples, and as much of the weight",
+    "large share": "{client} has {percent} % of all {part} samples, and as much of the weight",
     "untested": UNTESTED,
 }
 """Event -> the line that the operator reads."""
@@ -68,6 +68,8 @@ FAREWELL_SECONDS = 3.0
 """Maximum seconds between the end of a run and the next one, in which sites answer that they have heard of it."""
 WARNED_SHARE = 0.5
 """The share of the training samples above which a site is named at admission."""
+SPLIT_WORDS = {"train": "training", "test": "test", "val": "validation"}
+"""Split -> its samples in words."""
 MAX_LISTED_VERSIONS = 8
 """Versions of programs in a site's answer to the admission that are written down."""
 
@@ -264,10 +266,14 @@ class Coordinator:
                 f"samples {str(facts)[:80]!a}; expected how many there are of {', '.join(SPLITS)}"
             )
         enrolled = self.federation.sites[self.federation.number(site)]
-        if facts["train"] > enrolled.samples:
-            raise RefusedUpdate(
-                f"{facts['train']} training samples; enrolled for at most {enrolled.samples}"
-            )
+        # Evaluations are weighted by numbers, too; validation samples are taken from those that a site is enrolled for.
+        most = {"train": enrolled.samples, "val": enrolled.samples}
+        most["test"] = max(enrolled.samples, MAX_SAMPLES)
+        for part, word in SPLIT_WORDS.items():
+            if facts[part] > most[part]:
+                raise RefusedUpdate(
+                    f"{facts[part]} {word} samples; enrolled for at most {most[part]}"
+                )
 
         self._report_versions(site, theirs)
         return SampleCounts(**facts)
@@ -315,31 +321,36 @@ class Coordinator:
         """Tell which sites have most of the weight. Raises `UnalikeError` for one with more than the largest share."""
         if len(sites) <= 1:
             return
-        total = sum(counts.train for counts in sites.values())
-        for name, counts in sites.items():
-            share = counts.train / max(1, total)
-            if share > self.federation.max_weight:
-                raise UnalikeError(
-                    f"{name} has {counts.train} of {total} training samples, {share:.0%} of the weight; expected at most "
-                    f"{self.federation.max_weight:.0%} (max_weight in federation.toml): give it fewer samples, revoke it, or raise "
-                    "the share"
-                )
-            if share > WARNED_SHARE:
-                self._check_claim(name, counts.train, total, len(sites))
-                self._event(
-                    "large share",
-                    round=0,
-                    client=name,
-                    samples=counts.train,
-                    percent=round(100 * share),
-                )
+        for split, part in SPLIT_WORDS.items():
+            total = sum(getattr(counts, split) for counts in sites.values())
+            for name, counts in sites.items():
+                claimed = getattr(counts, split)
+                share = claimed / max(1, total)
+                if split == "train" and share > self.federation.max_weight:
+                    raise UnalikeError(
+                        f"{name} has {claimed} of {total} training samples, {share:.0%} of the weight; expected at most "
+                        f"{self.federation.max_weight:.0%} (max_weight in federation.toml): give it fewer samples, revoke it, or "
+                        "raise the share"
+                    )
+                # Others may evaluate on none. As many as a site trains on are bounded by these.
+                is_bounded = split != "train" and claimed <= counts.train
+                if share > WARNED_SHARE and not is_bounded:
+                    self._check_claim(name, claimed, total, part, len(sites))
+                    self._event(
+                        "large share",
+                        round=0,
+                        client=name,
+                        samples=claimed,
+                        part=part,
+                        percent=round(100 * share),
+                    )
 
-    def _check_claim(self, name: str, claimed: int, total: int, sites: int) -> None:
+    def _check_claim(self, name: str, claimed: int, total: int, part: str, sites: int) -> None:
         """Raise `UnalikeError` for a site with most of the weight by its word alone. Of two sites one always has half or more."""
         enrolled = self.federation.sites[self.federation.number(name)]
         if sites > 2 and enrolled.samples >= MAX_SAMPLES:
             raise UnalikeError(
-                f"{name} claims {claimed} of {total} training samples, most of the weight, and nobody has said how many it has: "
+                f"{name} claims {claimed} of {total} {part} samples, most of the weight, and nobody has said how many it has: "
                 f"write its number as samples in federation.toml if it is right, or revoke the site; `unalike federation init` "
                 "takes numbers from --summary or --sites north:120"
             )

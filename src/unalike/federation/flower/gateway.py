@@ -17,7 +17,7 @@ messages: SuperLink would write out a tree in which objects occur again and agai
 It writes one line a minute with the numbers of rejections, its own and Flower's.
 
 Requests are parsed strictly and rewritten (one length, no chunks, no folding), so that gateway and server cannot disagree about
-where a request ends. Answers are passed unchanged.
+where a request ends. Answers are passed unchanged. Of one connection a request is passed when the one before is answered.
 
 Of other packages it imports `cryptography` alone: `python -I gateway.py <settings.json>`
 """
@@ -31,7 +31,7 @@ import resource
 import ssl
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -265,7 +265,7 @@ class Gateway:
         task = asyncio.current_task()
         assert task is not None
         answers = behind = site = None
-        forwarded: deque[Head] = deque()
+        forwarded: asyncio.Queue[Head] = asyncio.Queue(maxsize=1)
         try:
             has_too_many = self.open[address] > self.settings.connections_per_address
             if has_too_many or self.open.total() > self.settings.connections:
@@ -284,7 +284,8 @@ class Gateway:
             # Answers are passed back while further requests come in.
             answers = asyncio.create_task(self._pass_answers(behind_reader, writer, forwarded))
             while head is not None and not answers.done():
-                forwarded.append(head)
+                # Flower has one request of a connection at a time: more of them would wait in memory, without end.
+                await asyncio.wait_for(forwarded.put(head), self.settings.idle_seconds)
                 await self._forward(head, reader, behind)
                 head = await self._head(reader, self.settings.idle_seconds, site)
         except Rejected as rejected:
@@ -434,16 +435,16 @@ class Gateway:
         self,
         source: asyncio.StreamReader,
         target: asyncio.StreamWriter,
-        forwarded: deque[Head],
+        forwarded: asyncio.Queue[Head],
     ) -> None:
         """Pass Flower's answers back, count those that refuse a request, and note which sites have fetched a request."""
         try:
             while True:
                 text = await source.readuntil(b"\r\n\r\n")
                 answer = ANSWER.match(text)
-                if answer is None or not forwarded:
+                if answer is None or forwarded.empty():
                     return
-                head = forwarded.popleft()
+                head = forwarded.get_nowait()
                 status = answer[1].decode()
                 left = int(answer[2])
                 if status.startswith("4"):
@@ -452,6 +453,8 @@ class Gateway:
                 if status == "200" and head.path == PULL_MESSAGES and left:
                     head.site.reply_bytes = self.settings.reply_bytes
                 target.write(text)
+                # a site that reads no answers, of which most are empty, would fill this buffer
+                await asyncio.wait_for(target.drain(), self.settings.piece_seconds)
                 while left:
                     piece = await source.read(min(PIECE_BYTES, left))
                     if not piece:
