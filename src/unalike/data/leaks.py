@@ -25,8 +25,9 @@ TELLING_VALUES = 16
 PROBED_SAMPLES = 1000
 """Samples of which it is found how often values repeat by chance."""
 PROBED_TESTS = 200
-PROBED_WINDOWS = 4000
-"""Test and training samples that are looked at for windows that overlap."""
+"""Test samples that are looked at for windows that overlap."""
+PROBED_VALUES = 2**17
+"""Values of the training samples that they are compared with."""
 MOST_PLACES = 32
 """Places by which windows are moved at most, and half their length; those that are moved further share little."""
 LEAST_SHARE_OF_WINDOWS = 0.05
@@ -93,7 +94,7 @@ def _overlapping(x: Inputs, train: np.ndarray, tests: np.ndarray) -> list[str]:
     if not is_one_tensor(x) or not x.is_floating_point() or not len(tests):
         return []
     tests = tests[_spread(len(tests), PROBED_TESTS)]
-    train = train[_spread(len(train), PROBED_WINDOWS)]
+    train = train[_spread(len(train), max(1, PROBED_VALUES // x[0].numel()))]
     for axis in range(1, x.dim()):
         moves = range(1, min(x.shape[axis] // 2, MOST_PLACES) + 1)
         if not len(moves) or _halves_repeat(x, train, axis):

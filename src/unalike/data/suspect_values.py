@@ -17,14 +17,16 @@ LEAST_GAP_SPACINGS = 5.0
 """Least distance of a code from the other numbers, in their mean distance from each other."""
 LARGE_CODE = 99.0
 """A code below this has to occur twice."""
-MOST_ROWS = 100_000
+MOST_ROWS = 20_000
 """Training samples that are looked at."""
-MOST_COLUMNS = 1000
+MOST_COLUMNS = 200
 """Columns that are looked at."""
 AMOUNT = re.compile(r"[<>~]?\s*[-+]?[\d.,\s]*\d\s*(%|[^\W\d_]{1,4}(/[^\W\d_]{1,4})?)?")
 """An amount as a text, perhaps with a unit, such as `31%` or `7,5 mg/l`."""
 SHARE_OF_AMOUNTS = 0.8
 """Least share of the values of a category that are amounts, from which on it is noted."""
+LEAST_ABSENT_SHARE = 0.25
+"""Least share of classes without a sample that is noted: a rare class may have none by chance."""
 MOST_LISTED = 5
 """Most names that a sentence lists."""
 
@@ -109,7 +111,7 @@ def _absent_classes(population: Population) -> list[str]:
     present = np.unique(population.y.numpy()[rows]).astype(int)
     absent = [name for name in classes if int(name) not in set(present.tolist())]
     # that labels begin with 1 is said elsewhere
-    if not absent or absent == ["0"]:
+    if len(absent) < LEAST_ABSENT_SHARE * len(classes) or absent in ([], ["0"]):
         return []
     more = f" and {len(absent) - MOST_LISTED} more" if len(absent) > MOST_LISTED else ""
     return [

@@ -149,13 +149,16 @@ def inputs_unchanged(part: Part, hook: str, view: Any, *batches: Batch) -> Itera
     for batch in batches:
         tensors = {"x": batch.x, "y": batch.y}
         shown["batch"] = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
-    before = [(tree, dict(tree), [_version(t) for t in tree.values()]) for tree in shown.values()]
+    before = []
+    for title, tree in shown.items():
+        before += [(title, name, t, _version(t)) for name, t in tree.items()]
+    sizes = {title: len(tree) for title, tree in shown.items()}
     yield
-    for title, (tree, tensors, versions) in zip(shown, before):
-        for (name, t), version in zip(tensors.items(), versions):
-            if _version(t) != version or tree.get(name) is not t:
-                raise _overwritten(part, hook, f"{title}[{name!r}]")
-        if len(tree) != len(tensors):
+    for title, name, t, version in before:
+        if _version(t) != version or shown[title].get(name) is not t:
+            raise _overwritten(part, hook, f"{title}[{name!r}]")
+    for title, size in sizes.items():
+        if len(shown[title]) != size:
             raise _overwritten(part, hook, title)
 
 
