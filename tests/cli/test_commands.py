@@ -1338,12 +1338,9 @@ def test_compare_sweep_prints_points_and_writes_a_page(cli, small, tmp_path):
     assert settings["split"] == 0.8 and settings["method"] == ["fedavg", "fedprox(mu=0.1)"]
 
 
-@pytest.mark.parametrize("flags", [["--dry-run"], ["--track", "tensorboard"]])
-def test_compare_sweep_refuses_flags_of_one_comparison(flags, cli, small):
-    if "tensorboard" in flags:
-        pytest.importorskip("tensorboard")  # without it this is the error
-    code, _, err = cli("compare", *small, *SWEPT, *flags)
-    assert code == 2 and f"found {flags[0]} with --sweep" in err
+def test_compare_sweep_refuses_the_estimate_of_one_comparison(cli, small):
+    code, _, err = cli("compare", *small, *SWEPT, "--dry-run")
+    assert code == 2 and "found --dry-run with --sweep" in err
 
 
 def test_report_takes_its_format_from_the_name_of_the_file(cli, small, tmp_path):

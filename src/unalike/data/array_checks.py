@@ -102,7 +102,7 @@ def labels(values: Any, where: str) -> Tensor:
 
 
 def _instead_of(y: Tensor) -> str:
-    """What to do with labels of several dimensions, by their values."""
+    """The advice about labels of several dimensions, which depends on their values."""
     is_indicator = y.dim() == 2 and bool(((y == 0) | (y == 1)).all())
     if is_indicator and bool((y.sum(1) == 1).all()):
         return "these are one-hot labels, whose classes are y.argmax(1)"

@@ -55,7 +55,7 @@ def refuse_spellings(texts: Sequence[str], what: str, where: str) -> None:
 
 
 def in_two_ways(sets: Mapping[str, Sequence[str]], whole: bool) -> str:
-    """Why the owners' sets of names may be one set that they write in several ways; empty if nothing speaks for it.
+    """The reason why the owners' sets of names may be one set in several writings; empty if nothing speaks for it.
 
     `whole`: the names say everything that a value can be, as classes do, so that of two sets one usually holds the other. Sets
     of categories differ more often: a ward of one hospital is none of the other's. A set of one name says nothing.
