@@ -645,6 +645,7 @@ def test_site_without_secure_aggregation_refuses_its_requests(tmp_path, messages
         ({"threshold": 5}, "threshold 5 of 4 sites"),
         ({"participation": 2}, "at least as many in a round"),
         ({"record": "updates"}, "needs single updates"),
+        ({"protocol": ("clients", "local")}, "scores of its model after training"),
         ({"secure_aggregation": False}, "a threshold means nothing"),
     ],
 )
