@@ -499,6 +499,14 @@ class SiteWorker:
                     f"a second update for round {request.head.round} of a private method",
                 )
 
+    def _check_first_answer(self, request: Envelope) -> None:
+        """Raise `Declined` where a query of this step was answered: with other ranges the noise is another, and the mean has less."""
+        replies = self.folder.replies(request.head.run, public_text(self.key))
+        for file in replies.of_step(request):
+            _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
+            if tensors:
+                raise Declined("plan", f"a second query in step {request.head.stage}; expected one")
+
     def _write_release(self, head: Head, group: ModelGroup) -> None:
         """Enter what a private method is about to release. Raises `Declined` where it would exceed the site's epsilon."""
         self.ledger.add_update(
@@ -517,6 +525,7 @@ class SiteWorker:
         """The answer to a query of the plan."""
         asked, tensors = self._opened(request, QueryRequest)
         planned_step(self.run_config, request.head.stage, asked.query, QueryStep, asked)
+        self._check_first_answer(request)
         [answer] = self._query_answers(asked, tree.unpack(tensors), ["model"])
         return {}, answer
 
