@@ -500,7 +500,7 @@ class SiteWorker:
                 )
 
     def _check_first_answer(self, request: Envelope) -> None:
-        """Raise `Declined` where a query of this step was answered: with other ranges the noise is another, and the mean has less."""
+        """Raise `Declined` where a query of this step was answered: with other ranges it has other noise, which averages out."""
         replies = self.folder.replies(request.head.run, public_text(self.key))
         for file in replies.of_step(request):
             _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
