@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_federation import SmallFederation, key_of, make_clients, states
+from small_federation import COORDINATOR, SmallFederation, key_of, make_clients, states
 
 import unalike as ua
 from unalike.federation.coordinator.run_control import Stopped
+from unalike.federation.protocol.envelope import Head, seal, unseal
+from unalike.federation.protocol.messages import AdmitRequest, versions
+from unalike.federation.protocol.roster import Roster
 from unalike.federation.site.site_worker import SiteWorker
 
 
@@ -50,6 +53,20 @@ def test_site_with_changed_samples_is_refused_until_restored(change, method, tmp
     assert all(
         torch.equal(t, wanted[group][name]) for group in found for name, t in found[group].items()
     )
+
+
+def test_second_admission_does_not_change_the_samples_of_a_run(tmp_path):
+    """Two updates of a run, without and with a sample, would show this sample by their difference."""
+    fed = SmallFederation(tmp_path, list(make_clients()))
+    fed.run()
+    fed.clients[1] = fewer(fed.clients[1])
+    fed.restart_sites("site1")
+    request = AdmitRequest(terms=fed.federation.terms, versions=versions())
+    run = Roster.load(fed.out / "roster.json").run
+    head = Head(run=run, stage=1, round=2, site="site1", kind="admit")
+    message = seal(head, request.facts, {}, COORDINATOR)
+    reply = unseal(fed.workers["site1"].handle(message), key_of(1).public_key())
+    assert (reply.head.kind, reply.open()[0]) == ("unable", {"code": "samples"})
 
 
 def test_new_run_accepts_changed_samples(tmp_path):

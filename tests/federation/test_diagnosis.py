@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from secure_federation import Tap
 from small_federation import COORDINATOR, SmallFederation, key_of, make_clients
 
 import unalike as ua
@@ -18,6 +20,7 @@ from unalike.diagnosis.from_counts.run_diagnosis import run_diagnosis
 from unalike.federation.coordinator.coordinator import Coordinator, run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.operations.run_coordinator import coordinate
+from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.federation_file import Schema
 from unalike.methods.client_query import QueryInputs
 from unalike.methods.plan import QueryStep
@@ -301,6 +304,24 @@ def test_noise_is_the_same_when_asked_again_and_unknown_to_the_coordinator(tmp_p
     third = listened(other)
     other.run()
     assert not torch.equal(first["site0", 1]["histograms"], third["site0", 1]["histograms"])
+
+
+def test_query_of_a_step_is_answered_once(tmp_path):
+    """Other ranges give other noise, about the same counts: four answers a round, of which the mean has little."""
+    fed = noisy(tmp_path)
+    taps = fed.tapped(Tap)
+    fed.run()
+    message = taps["site0"].requests["ask"][-1]
+    request = unseal(message, COORDINATOR.public_key())
+    facts, tensors = request.open()
+    worker, key = taps["site0"].worker, key_of(0).public_key()
+    before = unseal(taps["site0"].replies["ask"][-1], key)
+    assert unseal(worker.handle(message), key).digest == before.digest
+    changed = {name: t + 1 for name, t in tensors.items()}
+    for round in (0, 1):
+        head = replace(request.head, round=round)
+        reply = unseal(worker.handle(seal(head, facts, changed, COORDINATOR)), key)
+        assert (reply.head.kind, reply.open()) == ("unable", ({"code": "plan"}, {}))
 
 
 def test_page_states_noise_and_its_guarantee(tmp_path):

@@ -351,12 +351,14 @@ def test_private_round_is_never_discarded(tmp_path, monkeypatch):
     [
         (f"ditto + {OWN_NOISE}", "sites send scores of their own models"),
         (f"fedper + {OWN_NOISE}", "sites send scores of their own models"),
+        (f"conditional + {OWN_NOISE}", "scores of models that read facts of their training data"),
         ("local_finetune + dp_sgd", "sites send scores of models that it tunes without noise"),
     ],
 )
 def test_scores_of_models_that_were_trained_without_noise_are_refused(tmp_path, method, why):
     """A reply depends on training samples through noised sums alone; in a simulation scores are the user's own."""
+    model = "conditional_mlp(hidden=(8,))" if "conditional" in method else MODEL
     with pytest.raises(UnalikeError, match=why):
-        SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method)
+        SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, model=model)
     simulated = method.replace("where='site'", "where='server'")
-    ua.run(simulated, make_clients(SAMPLE_SIZES), model=MODEL, rounds=1, work=WORK, progress=None)
+    ua.run(simulated, make_clients(SAMPLE_SIZES), model=model, rounds=1, work=WORK, progress=None)

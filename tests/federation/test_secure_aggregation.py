@@ -12,6 +12,7 @@ from every_method import METHODS
 from secure_federation import FOUR, TERMS, Tap, secure, sums_of
 from small_federation import (
     COORDINATOR,
+    MODEL,
     SmallFederation,
     federation_of,
     key_of,
@@ -215,13 +216,15 @@ REFUSED = {
     "ifca(clusters=2)": "divides the sites into groups",
     "ccvr": "reads the answer of each site to",
     "diagnosis": "reads the answer of each site to",
+    "conditional": "feeds the model facts of each site's samples",
 }
 
 
 @pytest.mark.parametrize("method", REFUSED)
 def test_method_that_reads_more_than_sums_is_refused_at_the_site(tmp_path, method):
+    model = "conditional_mlp" if method == "conditional" else MODEL
     with pytest.raises(UnalikeError, match=REFUSED[method]):
-        secure(tmp_path, method)
+        secure(tmp_path, method, model=model)
 
 
 def test_method_that_may_be_run_besides_is_refused_however_often_it_is_asked_for(tmp_path):
@@ -645,6 +648,7 @@ def test_site_without_secure_aggregation_refuses_its_requests(tmp_path, messages
         ({"threshold": 5}, "threshold 5 of 4 sites"),
         ({"participation": 2}, "at least as many in a round"),
         ({"record": "updates"}, "needs single updates"),
+        ({"protocol": ("clients", "local")}, "scores of its model after training"),
         ({"secure_aggregation": False}, "a threshold means nothing"),
     ],
 )

@@ -195,6 +195,11 @@ class Federation(
                 f"threshold {least} of {count} sites; secure aggregation expects 3 sites or more, a threshold of more than half of "
                 f"them, and at least as many in a round (participation: {self.cohort_size(count)})"
             )
+        if "local" in self.protocol:
+            raise ValueError(
+                "the protocol local has each site send scores of its model after training, which show its update; secure "
+                "aggregation expects other protocols"
+            )
         if recording is not None and recording.needs_updates:
             raise ValueError(
                 f"record = {self.record!r} needs single updates, which secure aggregation hides"

@@ -70,6 +70,8 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
         if overrides(part, "address"):
             return f"{part.name} sends messages of its own to each site"
 
+    for part in method.conditioners:
+        return f"{part.name} feeds the model facts of each site's samples, which show in its scores"
     if model.buffers and settings.buffers == "first":
         return "buffers='first' reads the buffers of one site"
     # Buffers of whole numbers, such as counts of batches, are not averaged: the largest one counts.

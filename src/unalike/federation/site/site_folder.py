@@ -161,6 +161,11 @@ class ReplyCache:
             file for file in self.folder.glob("*.reply") if _round_of(file) == request.head.place
         ]
 
+    def of_step(self, request: Envelope) -> list[Path]:
+        """The files of the replies to requests of the same step of the plan, in whatever round."""
+        stage = request.head.stage
+        return [file for file in self.folder.glob("*.reply") if _round_of(file)[0] == stage]
+
     def store(self, request: Envelope, reply: bytes) -> None:
         """Write the reply; remove those of older rounds."""
         write_bytes(self._file(request), reply)

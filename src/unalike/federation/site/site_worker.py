@@ -289,7 +289,6 @@ class SiteWorker:
         """The request's facts, checked against the terms and the samples at admission; and its tensors."""
         facts, tensors = request.open(self.limits)
         step = kind.read(facts)
-        admitted = self.folder.admitted(request.head.run)
         self._check_terms(step)
 
         # The number of all samples goes into plans and weights. It cannot be above what the sites were enrolled for.
@@ -299,9 +298,17 @@ class SiteWorker:
                 "plan", f"{step.samples} training samples of all sites; expected at most {most}"
             )
 
-        # A run has the same samples from its beginning to its end. One that went back to an earlier round admits nobody anew.
+        self._bind_samples(request.head.run)
+        return step, tensors
+
+    def _bind_samples(self, run: str) -> None:
+        """A run has the same samples from its beginning to its end. Raises `Declined` where these are other ones.
+
+        A run that went back to an earlier round admits nobody anew, so that any first request binds the samples.
+        """
+        admitted = self.folder.admitted(run)
         if not admitted:
-            self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
+            self.folder.admit(run, self.samples, self.policy.of_samples)
         elif admitted[0] != self.samples:
             now = self.policy.of_samples
             rules = ""
@@ -313,7 +320,6 @@ class SiteWorker:
                 f"the samples of {self.name!r} are not those that it was admitted to this run with; join with the data that the "
                 f"run began with{rules}, or ask the coordinator for a new run",
             )
-        return step, tensors
 
     def _check_terms(self, asked: AgreedRequest) -> None:
         """Go on with other terms if these were agreed on, too. Raises `Declined` for terms that were not."""
@@ -375,7 +381,7 @@ class SiteWorker:
                 "version", f"the coordinator speaks protocol {theirs}; this site speaks {PROTOCOL}"
             )
         self._check_terms(AdmitRequest.read(facts))
-        self.folder.admit(request.head.run, self.samples, self.policy.of_samples)
+        self._bind_samples(request.head.run)
         counts = {split: len(self._rows(split)) for split in SPLITS}
         return counts | {"versions": versions()}, {}
 
@@ -493,6 +499,14 @@ class SiteWorker:
                     f"a second update for round {request.head.round} of a private method",
                 )
 
+    def _check_first_answer(self, request: Envelope) -> None:
+        """Raise `Declined` where a query of this step was answered: with other ranges it has other noise, which averages out."""
+        replies = self.folder.replies(request.head.run, public_text(self.key))
+        for file in replies.of_step(request):
+            _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
+            if tensors:
+                raise Declined("plan", f"a second query in step {request.head.stage}; expected one")
+
     def _write_release(self, head: Head, group: ModelGroup) -> None:
         """Enter what a private method is about to release. Raises `Declined` where it would exceed the site's epsilon."""
         self.ledger.add_update(
@@ -511,6 +525,7 @@ class SiteWorker:
         """The answer to a query of the plan."""
         asked, tensors = self._opened(request, QueryRequest)
         planned_step(self.run_config, request.head.stage, asked.query, QueryStep, asked)
+        self._check_first_answer(request)
         [answer] = self._query_answers(asked, tree.unpack(tensors), ["model"])
         return {}, answer
 

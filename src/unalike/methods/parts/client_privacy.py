@@ -234,10 +234,14 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
 
 
 def _scored_models(method: PartLookup, settings: StageSettings) -> list[str]:
-    """The models of a site that were trained without noise and show in the scores that it sends."""
+    """What shows in the scores that a site sends: models that it trained without noise, and facts of its samples."""
     leaks = [
         f"{p.name}: sites send scores of their own models, which were trained without noise"
         for p in method.role(Personalizer)
+    ]
+    leaks += [
+        f"{p.name}: sites send scores of models that read facts of their training data"
+        for p in method.role(Conditioner)
     ]
     if settings.model.buffers:
         leaks.append("buffers of the model, which are in the scores that sites send")
