@@ -281,7 +281,11 @@ def test_other_protocol_is_declined_in_words_and_other_versions_are_named(tmp_pa
     fed.corrupt(
         "site2",
         lambda head, facts, tensors: (
-            (head, facts | {"versions": facts["versions"] | {"torch": "1.0"}}, tensors)
+            (
+                head,
+                facts | {"versions": facts["versions"] | {"torch": "1.0", "long" * 1000: "1"}},
+                tensors,
+            )
             if "versions" in facts
             else None
         ),
@@ -289,6 +293,7 @@ def test_other_protocol_is_declined_in_words_and_other_versions_are_named(tmp_pa
     fed.coordinator(tell=told.append).run()
     assert any("site2 has torch 1.0 and this machine" in line for line in told)
     assert {e["client"] for e in fed.events("versions")} == {"site0", "site1", "site2"}
+    assert max(len(name) for e in fed.events("versions") for name in e["versions"]) == 40
 
     from unalike.federation.protocol import messages
 

@@ -281,7 +281,7 @@ class Coordinator:
     def _report_versions(self, site: str, theirs: dict[str, Any]) -> None:
         """Write down a site's versions, and tell where they differ from those of this machine."""
         listed = list(theirs.items())[:MAX_LISTED_VERSIONS]
-        short = {name: str(version)[:40] for name, version in listed}
+        short = {name[:40]: str(version)[:40] for name, version in listed}
         self._event("versions", client=site, versions=short)
         for name, ours in versions().items():
             found = str(theirs.get(name))[:40]
