@@ -333,9 +333,14 @@ class SiteWorker:
             )
 
     def _check_place(self, head: Head, step: TrainRequest) -> None:
-        """Raise `Declined` for a round that is not the one of the head, or for a client state of a later one."""
+        """Raise `Declined` for training in another round than that of the head, or from a client state of a later one.
+
+        A stage that only evaluates counts no round: its model keeps the round in which it was trained.
+        """
         accepted = step.accepted
-        if step.round != head.round or (accepted is not None and accepted >= step.round):
+        trains_elsewhere = step.train and step.round != head.round
+        is_later = accepted is not None and accepted >= max(step.round, head.round)
+        if trains_elsewhere or is_later:
             raise Declined(
                 "plan",
                 f"round {step.round}, from the client state of round {accepted}; the message is of round {head.round}",
