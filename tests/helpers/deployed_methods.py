@@ -13,7 +13,7 @@ SITES_ONLY = {
     "centralised": "pools the clients' data",
     "cluster_oracle": "true clusters",
 } | {
-    name: "which a real federation does not carry out"
+    name: "which only a simulation carries out"
     for name, m in METHODS.items()
     if m.attack is not None
 }

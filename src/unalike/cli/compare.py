@@ -12,7 +12,13 @@ from unalike.cli import data_flags
 from unalike.cli import flags as f
 from unalike.cli.config_file import Config, resolved_config
 from unalike.cli.names import completion
-from unalike.core.options import AcrossOptions, DecisionOptions, RaceOptions, SeedsOptions
+from unalike.core.options import (
+    AcrossOptions,
+    DecisionOptions,
+    JobsOptions,
+    RaceOptions,
+    SeedsOptions,
+)
 
 if TYPE_CHECKING:
     from unalike.comparison.sweep.sweep_result import Sweep
@@ -29,6 +35,7 @@ SWEPT_METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold", "fedavg + lws"]
     race=f.values_of(RaceOptions),
     decision=f.values_of(DecisionOptions, AcrossOptions),
     training=f.training,
+    processes=f.values_of(JobsOptions),
 )
 def command(
     context: typer.Context,
@@ -46,6 +53,7 @@ def command(
     race: dict[str, Any],
     decision: dict[str, Any],
     training: dict[str, Any],
+    processes: dict[str, Any],
     sweep: Annotated[
         list[str],
         typer.Option(
@@ -56,13 +64,6 @@ def command(
     ] = [],  # noqa: B006  (Typer copies it)
     out: f.Out = Path("results"),
     track: f.Track = [],  # noqa: B006  (Typer copies it)
-    jobs: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Number of runs at a time, each in a process with one thread; not for a race.",
-        ),
-    ] = 1,
     dry_run: f.DryRun = False,
     as_json: f.AsJson = False,
     config: Config = None,
@@ -129,7 +130,7 @@ def command(
             raise UnalikeError("found --dry-run with --sweep; leave one of the two out")
         planned = plan_sweep(methods or SWEPT_METHODS, read_grid(sweep), clients, plan, **options)
         with progress_bar(planned.rounds, "sweeping", lines=True) as progress:
-            result = planned.run(out, progress, trackers, jobs)
+            result = planned.run(out, progress, trackers, **processes)
         return _print_sweep(result, out, as_json)
     experiment = prepare_experiment(methods, clients, plan, **options)
     if dry_run:
@@ -147,7 +148,7 @@ def command(
             estimate.save(out)
         return
     with live_standings(out, experiment.rounds) as progress:
-        comparison = experiment.run(out, progress, trackers, jobs=jobs)
+        comparison = experiment.run(out, progress, trackers, **processes)
     if as_json:
         print(comparison_json(comparison), end="")
     else:

@@ -117,7 +117,7 @@ def compare(
             at the end.
         track: trackers as for `ua.run`. Each cell is a run of its own, in a group with the name of `out`; one more run keeps
             the report.
-        jobs: number of cells that are trained at a time, each by a copy of this process with one thread; on Linux, on the CPU,
+        jobs: number of runs at a time, each in a process with one thread, a copy of this one; on Linux, on the CPU,
             and not for a race.
         progress: as for `ua.run`; in each row, `run` names the run, such as "fedavg (seed 0)".
         options: further arguments of `ua.run`: `participation`, `executor`, `evaluate_every`, `protocol`, `device`,

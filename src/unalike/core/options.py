@@ -406,6 +406,16 @@ class RaceOptions:
 
 
 @dataclass(frozen=True)
+class JobsOptions:
+    """The processes of a comparison."""
+
+    jobs: Annotated[
+        AtLeastOne,
+        Help("Number of runs at a time, each in a process with one thread; not for a race."),
+    ] = 1
+
+
+@dataclass(frozen=True)
 class SeedsOptions:
     """The seeds of a comparison."""
 

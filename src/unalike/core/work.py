@@ -74,7 +74,8 @@ class Work(WorkOptions):
         epochs: epochs of local training per round: passes over the client's samples.
         steps: local optimizer steps per round; None: as many as `epochs` need.
         batch_size: samples per step, None for all of them; a smaller last batch is used, too.
-        drop_last: leave out such a last batch. A client with fewer samples than a batch trains on all of them.
+        drop_last: leave out the last batch of an epoch if it is smaller than the others. A client with fewer samples than a batch
+            trains on all of them.
         lr: local learning rate.
         momentum: momentum of the local optimizer, which has to be SGD.
         nesterov: Nesterov momentum, instead of the usual one.
