@@ -30,3 +30,14 @@ def test_all_printable_reaches_every_text():
 )
 def test_one_word_is_one_value(value, shown):
     assert one_word(value) == shown
+
+
+def test_names_of_data_reach_a_terminal_without_control_characters(capsys):
+    from unalike.cli.terminal_tables import sentences, tables
+
+    name = "ill\x1b[31m\x9b2Jness"
+    tables(("class", "samples"), [(name, "3"), ("a\u00a0b", "4")])
+    sentences([f"the class {name}\nsecond line"])
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\x9b" not in shown
+    assert "ill [31m 2Jness" in shown and "a\u00a0b" in shown and "\nsecond line" in shown

@@ -9,6 +9,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
+CONTROL_CODES = [*range(0x20), *range(0x7F, 0xA0)]
+"""Code points that a terminal acts on."""
+_TO_SPACES = dict.fromkeys(CONTROL_CODES, " ")
+
+
+def without_controls(text: str) -> str:
+    """Text of data, such as the name of a class, with spaces in place of control characters."""
+    return text.translate(_TO_SPACES)
+
+
 def all_printable(value: Any) -> Any:
     """The same for every text in a value of dicts and lists."""
     if isinstance(value, str):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unalike._utils.printable import without_controls
 from unalike._utils.progress import ProgressCallback, progress_bar
 from unalike.metrics.columns import TIMES
 
@@ -45,7 +46,8 @@ def sentences(texts: Iterable[str], notes: Iterable[str] = ()) -> None:
     """Print texts and notes, each on lines of its own that are broken between words."""
     screen = console()
     for text in (*texts, *(f"note: {note}" for note in notes)):
-        screen.print(text, highlight=False)
+        for line in text.split("\n"):
+            screen.print(without_controls(line), highlight=False)
 
 
 def tables(
@@ -74,7 +76,8 @@ def tables(
                 heads[i], justify=side, overflow="fold", max_width=widths[i] - GAP_SPACES
             )
         for row in rows:
-            cells = [row[i] for i in group]
+            # names of classes and columns come from files
+            cells = [without_controls(row[i]) for i in group]
             table.add_row(*cells)
         screen.print(table)
         title = ""
