@@ -53,6 +53,7 @@ if platform == "win32":
 
     def locking(handle, mode, size):
         place = os.fstat(handle).st_ino
+        held.pop(handle, None)  # the number of a handle is given again only after it was closed
         for other, taken in list(held.items()):
             try:
                 closed = os.fstat(other).st_ino != taken
