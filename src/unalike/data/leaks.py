@@ -134,7 +134,7 @@ def _continued(x: Tensor, train: np.ndarray, tests: np.ndarray, axis: int, move:
 
 
 def _twins_by_chance(x: Inputs, samples: np.ndarray) -> float:
-    """How many other samples have the inputs of one by chance: n prod_j c_j over the values j that tell most.
+    """The number of other samples that have the inputs of one by chance: n prod_j c_j over the values j that tell most.
 
     c_j is the chance that two samples have the same value j. Only `TELLING_VALUES` values count, as if they were independent:
     the columns of one category are not. Copies count once.

@@ -1,4 +1,4 @@
-"""Which samples a torch `DataLoader` gives: those of its sampler, as its `collate_fn` makes them.
+"""The samples that a torch `DataLoader` gives: those of its sampler, as its `collate_fn` makes them.
 
 In every function `where` is the text that error messages start with, such as "client 'north', train".
 """
@@ -92,7 +92,7 @@ def collated(loader: DataLoader[Any], where: str) -> tuple[Tensor, Tensor]:
 
 
 def _sampler(loader: DataLoader[Any]) -> Iterable[Any]:
-    """What names the samples of a pass: a sampler, of which torch's `BatchSampler` makes batches, or batches of another class."""
+    """The object that names the samples of a pass: a sampler, of which torch's `BatchSampler` makes batches, or batches of another class."""
     batches = loader.batch_sampler
     if batches is None:
         return loader.sampler

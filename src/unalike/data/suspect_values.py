@@ -10,7 +10,7 @@ from unalike.data.population import Population
 from unalike.data.table_encoding import Category
 
 CODES = (-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
-"""Numbers that people write for missing values."""
+"""Numbers that tables have in the place of missing values."""
 FEWEST_OTHERS = 5
 """With fewer other numbers in a column, one that stands apart may be one of its values."""
 LEAST_GAP_SPACINGS = 5.0

@@ -234,7 +234,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
 
 
 def _scored_models(method: PartLookup, settings: StageSettings) -> list[str]:
-    """What shows in the scores that a site sends: models that it trained without noise, and facts of its samples."""
+    """The facts that show in the scores that a site sends: models that it trained without noise, and facts of its samples."""
     leaks = [
         f"{p.name}: sites send scores of their own models, which were trained without noise"
         for p in method.role(Personalizer)

@@ -195,7 +195,7 @@ def _shared_facts(task: ClientTask) -> PartTrees:
 
 
 def _finished(part: Part, view: ClientView) -> tuple[Tree, Tree]:
-    """What a part keeps and sends after training."""
+    """The trees that a part keeps and sends after training."""
     with return_checks.inputs_unchanged(part, "finish", view):
         return return_checks.returned_pair(part, "finish", part.finish, view)
 
