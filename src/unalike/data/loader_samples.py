@@ -92,7 +92,7 @@ def collated(loader: DataLoader[Any], where: str) -> tuple[Tensor, Tensor]:
 
 
 def _sampler(loader: DataLoader[Any]) -> Iterable[Any]:
-    """The object that names the samples of a pass: a sampler, of which torch's `BatchSampler` makes batches, or batches of another class."""
+    """The object that names the samples of a pass: a sampler, of which torch makes batches, or one that gives batches."""
     batches = loader.batch_sampler
     if batches is None:
         return loader.sampler
