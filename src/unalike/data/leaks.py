@@ -129,7 +129,7 @@ def _continued(x: Tensor, train: np.ndarray, tests: np.ndarray, axis: int, move:
     varies = []
     for part in (begin, end):
         flat = part[chosen].flatten(1)
-        varies.append((flat != flat[:, :1]).any(1).numpy())
+        varies.append((flat != flat[:, :1]).any(1).numpy(force=True))
     return (is_later & varies[0]) | (is_earlier & varies[1])
 
 
@@ -143,7 +143,7 @@ def _twins_by_chance(x: Inputs, samples: np.ndarray) -> float:
     columns = []
     for values in tensors_of(x):
         rows = values[probed].flatten(1)
-        columns.append(rows[:, _spread(rows.shape[1], KEY_VALUES)].double().numpy())
+        columns.append(rows[:, _spread(rows.shape[1], KEY_VALUES)].double().numpy(force=True))
     table = np.concatenate(columns, 1)
     if table.shape[1] > 1:
         table = np.unique(table, axis=0)
@@ -187,7 +187,7 @@ def _hashed(x: Inputs, rows: np.ndarray, most: int | None) -> np.ndarray:
             flat = values[torch.from_numpy(some)].flatten(1)
             words = flat.view(torch.int32) if flat.dtype == torch.float32 else flat
             # sums that overflow begin anew, as hashes do
-            total[first : first + len(some)] += words[:, places].long().numpy() @ factors
+            total[first : first + len(some)] += words[:, places].long().numpy(force=True) @ factors
     return total
 
 

@@ -52,7 +52,7 @@ def _codes(population: Population) -> list[str]:
     else:
         names = [repr(number.name) for number in numbers]
     rows = np.unique(population.train.values)[:MOST_ROWS]
-    values = x[:, : len(names)].numpy()[rows].astype(float)
+    values = x[:, : len(names)].numpy(force=True)[rows].astype(float)
     for j, number in enumerate(numbers):
         # as the table has it, up to rounding
         values[:, j] = np.round(values[:, j] * number.scale + number.mean, 2)
@@ -108,7 +108,7 @@ def _absent_classes(population: Population) -> list[str]:
     rows = np.concatenate(
         [part.values for part in (population.train, population.test, population.val)]
     )
-    present = np.unique(population.y.numpy()[rows]).astype(int)
+    present = np.unique(population.y.numpy(force=True)[rows]).astype(int)
     absent = [name for name in classes if int(name) not in set(present.tolist())]
     # that labels begin with 1 is said elsewhere
     if len(absent) < LEAST_ABSENT_SHARE * len(classes) or absent in ([], ["0"]):

@@ -142,6 +142,8 @@ class ClientTask:
 
 def _data_of(part: Part, data: ClientBatches) -> ClientBatches:
     """The client's samples as a part sees them."""
-    if part.needs_data:
+    # a step that is recorded for replays shows no samples to any part
+    are_hidden = not isinstance(data, ClientBatches)
+    if part.needs_data or are_hidden:
         return data
     return data._replace(whole=UnseenSamples(part.name))
