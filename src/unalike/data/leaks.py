@@ -143,7 +143,9 @@ def _twins_by_chance(x: Inputs, samples: np.ndarray) -> float:
     columns = []
     for values in tensors_of(x):
         rows = values[probed].flatten(1)
-        columns.append(rows[:, _spread(rows.shape[1], KEY_VALUES)].numpy(force=True).astype(np.float64))
+        columns.append(
+            rows[:, _spread(rows.shape[1], KEY_VALUES)].numpy(force=True).astype(np.float64)
+        )
     table = np.concatenate(columns, 1)
     if table.shape[1] > 1:
         table = np.unique(table, axis=0)
