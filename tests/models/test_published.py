@@ -311,7 +311,7 @@ def test_textcnn_logits_do_not_depend_on_padding():
         ("vgg11(norm='layer')", (3, 32, 32), "unknown norm for vgg 'layer'"),
         ("mobilenet_v2(width=0)", (3, 32, 32), "found width=0, expected a factor above 0"),
         ("char_lstm", (1, 8, 8), r"expected tokens \(length,\)"),
-        ("char_lstm(layers=0)", (8,), "whole numbers of 1 or more"),
+        ("char_lstm(layers=0)", (8,), "whole numbers from 1 to"),
         ("densenet121", (1, 4, 4), "4x4 pixels, expected 8x8"),
         ("vit", (3, 30, 32), "30x32 pixels do not divide into patches of patch=4"),
         ("vit(heads=5)", (3, 32, 32), "width=192 does not divide among heads=5"),
