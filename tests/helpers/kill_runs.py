@@ -36,8 +36,11 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3))
 
 def fed(folder: Path, method: str, rounds: int = 4) -> SmallFederation:
     plain = method.removeprefix("secure ")
-    more = {} if plain == method else {"secure_aggregation": True, "threshold": 2}
-    terms = {"rounds": rounds, "participation": 0.7, "protocol": ("clients", "local")}
+    if plain == method:
+        more = {"protocol": ("clients", "local")}
+    else:
+        more = {"protocol": ("clients",), "secure_aggregation": True, "threshold": 2}
+    terms = {"rounds": rounds, "participation": 0.7}
     return SmallFederation(folder, make_clients(SAMPLE_SIZES), plain, **terms, **more)
 
 

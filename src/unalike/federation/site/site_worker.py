@@ -335,10 +335,13 @@ class SiteWorker:
     def _check_place(self, head: Head, step: TrainRequest) -> None:
         """Raise `Declined` for training in another round than that of the head, or from a client state of a later one.
 
-        A stage that only evaluates counts no round: its model keeps the round in which it was trained.
+        A stage that only evaluates counts no round: its model keeps the round in which it was trained. A plan that divides clients
+        goes on with a model of an earlier stage, and with its rounds.
         """
         accepted = step.accepted
-        trains_elsewhere = step.train and step.round != head.round
+        earlier_rounds = step.round - head.round
+        most = self.federation.rounds if self.run_config.plan.divides else 0
+        trains_elsewhere = step.train and not 0 <= earlier_rounds <= most
         is_later = accepted is not None and accepted >= max(step.round, head.round)
         if trains_elsewhere or is_later:
             raise Declined(
