@@ -312,10 +312,9 @@ def agree(a, b, tolerance):
 
 
 @every
-@pytest.mark.parametrize("chunk", [None, 3])
-def test_batched_executor_equals_loop_executor(name, chunk):
-    """Clients are ragged, one has a single sample."""
-    agree(played(METHODS[name], "batched", chunk=chunk), reference(name), rounding(METHODS[name]))
+def test_batched_executor_equals_loop_executor(name):
+    """Clients are ragged, one has a single sample; three of the four are trained at once, then the last."""
+    agree(played(METHODS[name], "batched", chunk=3), reference(name), rounding(METHODS[name]))
 
 
 @every
