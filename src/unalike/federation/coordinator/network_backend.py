@@ -26,10 +26,10 @@ from unalike.federation.coordinator.round_request import (
     SiteReply,
     SplitSums,
     has_scores,
-    params_norm,
     placeholder_context,
     round_contents,
     round_tensors,
+    scaled_norms,
 )
 from unalike.federation.coordinator.secure_aggregation import (
     MaskedRequests,
@@ -48,7 +48,13 @@ from unalike.runtime.stages.backend import Clock, Replies, RoundUpdates, machine
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client.client_states import ClientStates
 from unalike.training.server.kept_updates import KeptUpdates
-from unalike.training.server.norm_guard import NormGuard, Norms, outlier, why_implausible
+from unalike.training.server.norm_guard import (
+    NormGuard,
+    Norms,
+    message_of,
+    outlier,
+    why_implausible,
+)
 from unalike.training.server.summed_updates import SummedUpdates
 from unalike.training.server.update_checks import find_oversized
 from unalike.training.server.updates import Updates
@@ -233,7 +239,8 @@ class NetworkStage:
         )
         self.evaluator = FederatedEvaluator(run_config, self._report_loss)
 
-        self._norm_guard = NormGuard(mailbox.federation.guard)
+        changes = [message_of(part.name) for part in stage.method.parts if part.sends_changes]
+        self._norm_guard = NormGuard(mailbox.federation.guard, changes)
         self._norms: dict[str, Norms] = {}
         """The norms of the round that the models come from."""
         self._best_loss = inf
@@ -345,7 +352,7 @@ class NetworkStage:
             client for client, reply in replies.items() if reply.client_update is not None
         )
         norms = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
-        counted = self._scale_down(norms, replies)
+        counted = self._scale_down(norms, exchange.values)
         groups = {}
         for name, clients in self.state.by_group(trained).items():
             if clients:
@@ -388,20 +395,15 @@ class NetworkStage:
         return sum(len(ids) * self._bytes[name][direction] for name, ids in by_group.items())
 
     def _scale_down(
-        self, norms: Mapping[str, Norms], replies: Mapping[int, SiteReply]
+        self, norms: Mapping[str, Norms], replies: Mapping[str, SiteReply]
     ) -> dict[str, Norms]:
         """Scale down the updates that are much larger than the others. Returns the norms of all updates as they count."""
         if self.state.method.updates_hold_noise:
             # Updates with noise that are too large were refused.
             return dict(norms)
         client_of = self.mailbox.client_of
-        steps = {}
-        for site in norms:
-            client_update = replies[client_of[site]].client_update
-            assert client_update is not None, "norms are those of an update"
-            steps[site] = float(client_update.steps)
         counted = dict(norms)
-        too_large = self._norm_guard.scaled_norms(norms, steps, params_norm(self.state))
+        too_large = scaled_norms(self._norm_guard, self.state, client_of, norms, replies)
         for site, scaled in too_large.items():
             factors = {what: norm / norms[site][what] for what, norm in scaled.items()}
             self._update_store.scale(client_of[site], factors)
