@@ -69,6 +69,11 @@ NOTE_ON_HIDDEN_NORMS = (
     "is checked after each round"
 )
 
+NOTE_ON_HIDDEN_SCORES = (
+    "secure aggregation hides scores of models that a site's own training samples made, personal ones and those with batch norm of "
+    "their own: each site keeps its model, and `unalike evaluate` scores it there"
+)
+
 
 class DiscardedRound(UnalikeError):
     """The models of a round cannot be used: `why`. The round at `place` is to be made again without `site`."""
@@ -128,6 +133,8 @@ class NetworkBackend:
         notes = []
         if self.mailbox.federation.secure_aggregation:
             notes.append(NOTE_ON_HIDDEN_NORMS)
+            if self._has_hidden_scores:
+                notes.append(NOTE_ON_HIDDEN_SCORES)
         notes += method_of(self.run_config.plan).federation_notes
         names = unpooled(self.run_config.population.task, self.run_config.metrics)
         if names:
@@ -136,6 +143,19 @@ class NetworkBackend:
                 "own are in the table of clients, and the first metric that can be pooled decides"
             )
         return notes
+
+    @property
+    def _has_hidden_scores(self) -> bool:
+        """Whether a stage has models whose scores stay at the sites."""
+        federation = self.mailbox.federation
+        for step in self.run_config.outline:
+            if not isinstance(step, Stage):
+                continue
+            model = step.model or self.run_config.model
+            is_one_model = not step.why_no_single_model(model, federation.buffers, groups=1)
+            if step.method.is_personal(model) or not is_one_model:
+                return True
+        return False
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> NetworkStage:
         network_stage = NetworkStage(self, stage, index)
@@ -237,7 +257,7 @@ class NetworkStage:
             make_states=lambda *_: ClientStates({}),
             keeps_updates=self._keeps_updates,
         )
-        self.evaluator = FederatedEvaluator(run_config, self._report_loss)
+        self.evaluator = FederatedEvaluator(run_config, mailbox.federation, self._report_loss)
 
         changes = [message_of(part.name) for part in stage.method.parts if part.sends_changes]
         self._norm_guard = NormGuard(mailbox.federation.guard, changes)
@@ -314,17 +334,25 @@ class NetworkStage:
         # The server's own test set shows the same model as the clients', so that its tables need theirs, too.
         if self.state.has_shared_model and ("clients" in names or "server" in names):
             protocols.append("clients")
-        if self.state.is_personal and "personal" in names:
+        # Sites keep the personal models that they evaluate, also where they do not tell the scores.
+        if self.state.is_personal:
             protocols.append("personal")
         return tuple(protocols)
+
+    def _tells_scores(self, protocol: str) -> bool:
+        """Whether sites tell the scores of a protocol's models."""
+        is_one_model = self.state.predicts_the_same_for_all
+        return self.mailbox.federation.tells_scores(protocol, is_one_model)
 
     def _site_sums(
         self, exchange: Exchange[SiteReply], protocols: tuple[str, ...]
     ) -> dict[str, dict[int, SplitSums] | None]:
-        """Protocol -> client -> the sums of its evaluation; None where there is no such model."""
+        """Protocol -> client -> the sums of its evaluation; None where there is no such model, or its scores stay at the sites."""
         sums: dict[str, dict[int, SplitSums] | None]
         sums = {"clients": None, "personal": None, "local": None}
         for protocol in protocols:
+            if not self._tells_scores(protocol):
+                continue
             by_client = {}
             for site, reply in exchange.values.items():
                 if protocol in reply.tallies:

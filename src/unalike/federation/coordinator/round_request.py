@@ -250,8 +250,12 @@ class RoundRequests(Requests[SiteReply]):
         client = self.mailbox.client_of[site]
         trains = client in self.cohort
 
-        # 1. The evaluations, of exactly the models that the site was asked to evaluate.
-        names = list(self._protocols(client))
+        # 1. The evaluations, of exactly the models that the site was asked to evaluate and whose scores it tells.
+        is_one_model = self.state.predicts_the_same_for_all
+        names = []
+        for name in self._protocols(client):
+            if self.mailbox.federation.tells_scores(name, is_one_model):
+                names.append(name)
         if self.contents.local and trains:
             names.append("local")
         tallies = facts.get("tallies")
@@ -302,9 +306,7 @@ class RoundRequests(Requests[SiteReply]):
             return faults
 
         # An update with noise is refused instead: scaled down, it would bring less noise to the sum than is accounted for.
-        too_large = scaled_norms(
-            self.norm_guard, self.state, self.mailbox.client_of, norms, values
-        )
+        too_large = scaled_norms(self.norm_guard, self.state, self.mailbox.client_of, norms, values)
         for site, scaled in too_large.items():
             what, usual = next(iter(scaled.items()))
             why = f"the norm of its {what} is {norms[site][what]:.4g} where {usual:.4g} is usual"

@@ -200,6 +200,12 @@ class Federation(
                 "the protocol local has each site send scores of its model after training, which show its update; secure "
                 "aggregation expects other protocols"
             )
+        if "personal" in self.protocol:
+            raise ValueError(
+                "the protocol personal has each site send scores of a model that its own training samples made, which tell about "
+                "these; secure aggregation expects clients or server: personal models are kept and scored at their sites (unalike "
+                "evaluate)"
+            )
         if recording is not None and recording.needs_updates:
             raise ValueError(
                 f"record = {self.record!r} needs single updates, which secure aggregation hides"
@@ -288,6 +294,13 @@ class Federation(
         if self.secure_aggregation:
             return self.least_sum
         return self.answers_needed(self.cohort_size(len(self.sites)))
+
+    def tells_scores(self, protocol: str, is_one_model: bool) -> bool:
+        """Whether sites tell the scores of the models of a protocol; `is_one_model` says that the shared model is the same for all.
+
+        What a site's training samples made of a model shows in its scores: with secure aggregation they stay at the site.
+        """
+        return not self.secure_aggregation or (protocol == "clients" and is_one_model)
 
     def cohort_size(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""

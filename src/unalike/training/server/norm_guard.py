@@ -95,14 +95,14 @@ class NormGuard:
             for site, norm in norm_of.items():
                 # who makes k times as many steps may move k times as far
                 expected = usual * max(1.0, steps.get(site, usual_steps) / usual_steps)
-                if what in self.changes:
-                    expected *= min(rounds.get(site, 1), MESSAGE_ALLOWANCE)
                 limit = multiple * expected
-                if what != "update":
-                    allowance = 1.0 if what in self.changes else MESSAGE_ALLOWANCE
-                    floor = MESSAGE_SHARE * params_norm
+                floor = MESSAGE_SHARE * params_norm
+                if what in self.changes:
+                    expected = max(expected * min(rounds.get(site, 1), MESSAGE_ALLOWANCE), floor)
+                    limit = multiple * expected
+                elif what != "update":
                     expected = max(expected, floor)
-                    limit = max(allowance * limit, floor)
+                    limit = max(MESSAGE_ALLOWANCE * limit, floor)
                 if norm > limit:
                     scaled.setdefault(site, {})[what] = expected
         return scaled
