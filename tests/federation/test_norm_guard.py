@@ -49,7 +49,8 @@ def test_changes_have_the_room_of_updates_for_each_round_that_they_cover():
     changes = {site: {"change": norm, "buffers": norm} for site, norm in norms.items()}
     assert guard.scaled_norms(changes) == {"c": {"change": 2.0}}
     assert guard.scaled_norms(changes, rounds={"b": 9, "c": 2}) == {}
-    assert guard.scaled_norms(changes, params_norm=611.0) == {}
+    assert guard.scaled_norms(changes, params_norm=203.0) == {"c": {"change": pytest.approx(2.03)}}
+    assert guard.scaled_norms(changes, params_norm=204.0) == {}
     late = {site: {"change": norm} for site, norm in (norms | {"c": 61.0}).items()}
     assert guard.scaled_norms(late, rounds={"c": 1000}) == {"c": {"change": 20.0}}
 

@@ -86,8 +86,8 @@ def _check_scores_told(stage: Stage, run_config: RunConfig, federation: Federati
     why = stage.why_no_single_model(model, federation.buffers, groups=1)
     if why:
         raise UnalikeError(
-            f"{stage.method!r} {why}, and with secure aggregation scores of such models stay at the sites, so that neither --select "
-            f"best nor a stop rule can go by them; choose --select last and a rule about {', '.join(TOTALS)}"
+            f"{stage.method!r} {why}, and with secure aggregation scores of such models stay at the sites, so that neither "
+            f"--select best nor a stop rule can go by them; choose --select last and a rule about {', '.join(TOTALS)}"
         )
 
 

@@ -43,9 +43,11 @@ class NormGuard:
     the multiple is `MULTIPLE_OF_TWO` at least.
 
     Messages and buffers have `MESSAGE_ALLOWANCE` times as much room, and are never scaled below `MESSAGE_SHARE` of the norm of the
-    model's parameters: the control variates of a model that has converged are tiny, and honest ones then differ much. The server
-    adds up `changes`, so that what is wrong in them stays: they have the room of updates, k times as much where a site that was away
-    sends the change of k rounds, of `MESSAGE_ALLOWANCE` rounds at most.
+    model's parameters.
+
+    The server adds up `changes`, so that what is wrong in one stays. They have the room of updates; what is usual of them is at
+    least `MESSAGE_SHARE`, since the control variates of a model that has converged are tiny, and honest ones then differ much. A
+    site that was away sends the change of k rounds, which may be k times as large, for `MESSAGE_ALLOWANCE` rounds at most.
 
     The median of a minority's exaggerations is the majority's. A scaled-up update is bounded by this, one of ordinary size that
     points somewhere else (sign flip, label flip) is not: that takes a robust aggregator. An update of zero is refused where others
@@ -78,8 +80,8 @@ class NormGuard:
     ) -> dict[str, dict[str, float]]:
         """Site -> object -> the norm that it is scaled down to, for those that are larger.
 
-        `steps` are the sites' local steps, `params_norm` is the norm of the parameters that they were sent, `rounds` are those since
-        a site's last update that counted, 1 without one.
+        `steps` are the sites' local steps, `params_norm` is the norm of the parameters that they were sent, `rounds` are those
+        since a site's last update that counted.
         """
         scaled: dict[str, dict[str, float]] = {}
         if not self.multiple:
