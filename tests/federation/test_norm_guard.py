@@ -42,6 +42,19 @@ def test_norm_guard_gives_messages_more_room_and_a_floor():
     assert NormGuard(3.0).scaled_norms(loose, params_norm=6101.0) == {}
 
 
+def test_changes_have_the_room_of_updates_for_each_round_that_they_cover():
+    """What is wrong in a change stays, so that it has less room than other messages; k rounds may change k times as much."""
+    guard = NormGuard(3.0, changes=["change"])
+    norms = {"a": 1.0, "b": 2.0, "c": 6.1, "d": 2.0, "e": 3.0}
+    changes = {site: {"change": norm, "buffers": norm} for site, norm in norms.items()}
+    assert guard.scaled_norms(changes) == {"c": {"change": 2.0}}
+    assert guard.scaled_norms(changes, rounds={"b": 9, "c": 2}) == {}
+    assert guard.scaled_norms(changes, params_norm=203.0) == {"c": {"change": pytest.approx(2.03)}}
+    assert guard.scaled_norms(changes, params_norm=204.0) == {}
+    late = {site: {"change": norm} for site, norm in (norms | {"c": 61.0}).items()}
+    assert guard.scaled_norms(late, rounds={"c": 1000}) == {"c": {"change": 20.0}}
+
+
 def test_norm_guard_is_sound_for_two_sites_and_for_sites_of_other_sizes():
     """The median of two is not their mean, which grows with the larger one; k times the steps may move k times as far."""
     two = {"a": {"update": 1.0}, "b": {"update": 1e30}}
@@ -237,6 +250,25 @@ def test_one_of_five_sites_that_flips_and_scales_its_updates_costs_little(method
     assert losses[1.0] < losses[-9.5] < losses[1.0] + 0.2
 
 
+def test_change_of_a_site_that_was_away_may_be_larger(tmp_path):
+    """Two sites send six times their changes: only the one that missed the round before has changes of two rounds."""
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES[:4]), "scaffold", rounds=4, quorum=3, grace=0.05
+    )
+    for name in ("site2", "site3"):
+        fed.corrupt(
+            name,
+            lambda *reply: hostile(6.0, "messages.")(*reply) if reply[0].round == 3 else None,
+        )
+
+    def come_and_go(row, what=""):
+        fed.transport.offline = {"site3"} if row["round"] == 1 else set()
+
+    run = fed.coordinator().run(progress=come_and_go)
+    assert run.history.rounds["participants"].tolist() == [0, 4, 4, 3, 4]
+    assert [event["client"] for event in fed.events("scaled down")] == ["site2"]
+
+
 def test_nothing_is_scaled_down_without_an_outlier(tmp_path):
     """The bits are those of a run without a guard."""
     runs = []
@@ -264,7 +296,7 @@ def test_honest_sites_are_not_refused_and_hardly_scaled_down_over_many_rounds(tm
 
 
 def test_norm_guard_checks_part_messages(tmp_path):
-    fed, _ = attacked(tmp_path, 1000.0, "messages.", guard=5.0, method="scaffold")
+    fed, _ = attacked(tmp_path, -25.0, "messages.", guard=5.0, method="scaffold")
     events = fed.events("scaled down")
     assert {e["client"] for e in events} == {"site3", "site4"}
     assert all("of control_variates" in e["why"] for e in events)

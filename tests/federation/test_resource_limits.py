@@ -373,25 +373,38 @@ def test_gateway_broken_message_is_rejected(body):
 
 
 @pytest.mark.parametrize(
-    ("other", "passes"),
+    ("other", "end", "passes"),
     [
-        ({}, True),
-        ({"object_content": b"x" * 5000}, True),
-        ({"object_id": "c" * 63}, False),
-        ({"object_id": "c" * 5000}, False),
-        ({"session_id": "s" * 200}, False),
+        ({}, b"", True),
+        ({"object_content": b"x" * 5000}, b"", True),
+        ({"object_id": "c" * 63}, b"", False),
+        ({"object_id": "c" * 5000}, b"", False),
+        ({"session_id": "s" * 200}, b"", False),
+        # of two fields the last one counts
+        ({}, PushObjectRequest(object_id="d" * 20).SerializeToString(), False),
+        ({"object_content": b"x" * 5000}, PushObjectRequest(run_id=8).SerializeToString(), False),
+        ({}, PushObjectRequest(session_id="t").SerializeToString(), False),
     ],
 )
-def test_gateway_passes_only_records_with_short_ids(other, passes):
+def test_gateway_passes_only_records_with_short_ids(files, other, end, passes):
     usual = {
         "run_id": 7,
         "object_id": "c" * 64,
         "object_content": b"x" * 40,
         "session_id": "s" * 36,
     }
-    body = PushObjectRequest(node=Node(node_id=NODE), **(usual | other)).SerializeToString()
-    with nullcontext() if passes else pytest.raises(gateway.Rejected, match="400"):
-        gateway.check_object(body[: gateway.OBJECT_HEAD_BYTES], len(body))
+    body = PushObjectRequest(node=Node(node_id=NODE), **(usual | other)).SerializeToString() + end
+
+    async def visit():
+        room = {"body_bytes": 10_000, "minute_bytes": 10_000, "reply_bytes": 10_000}
+        async with Door(files, ["north"], **room) as door:
+            door.waiting = 1
+            await door.post("north", 0)
+            status = await door.post("north", 0, b"push-object", body=body)
+            assert status == (200 if passes else 400)
+            assert door.passed == ([0, len(body)] if passes else [0])
+
+    asyncio.run(visit())
 
 
 def test_gateway_public_key_without_signature_gives_nothing(files):

@@ -22,9 +22,12 @@ from small_federation import (
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike._utils.tensor_files import read_tensors
 from unalike.data import Population
+from unalike.federation.coordinator.network_backend import NOTE_ON_HIDDEN_SCORES
 from unalike.federation.coordinator.run_control import Stopped
 from unalike.federation.coordinator.secure_aggregation import masked_wire
+from unalike.federation.coordinator.terms_check import check_terms_run
 from unalike.federation.operations.run_site import wire_lines
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.messages import ANSWER, Declined, MaskedTrainRequest
@@ -125,8 +128,8 @@ SERVED = {
     "feddyn": {},
     "fednova": {"work": ua.Work(steps=3, batch_size=5, lr=0.1)},
     "uniform + fedadam": {},
-    "fedper + fedprox(mu=0.1)": {"protocol": ("personal",)},
-    "topk(fraction=0.5) + ditto": {"protocol": ("clients", "personal")},
+    "fedper + fedprox(mu=0.1)": {},
+    "topk(fraction=0.5) + ditto": {},
     "scaffold + half_precision": {},
     "client_dp(noise_multiplier=0, where='site', clip=0.1)": {"work": ua.Work(lr=0.1)},
 }
@@ -207,6 +210,38 @@ def test_batch_norm_of_their_own_is_served(tmp_path):
     ours, theirs = fed.run(), fed.simulated()
     for name, t in theirs.params.items():
         torch.testing.assert_close(ours.params[name], t, rtol=1e-5, atol=1e-6)
+    # its means and variances are those of a site's training samples, and a score would tell of them
+    assert ours.history.rounds["accuracy"].isna().all()
+
+
+@pytest.mark.parametrize(("method", "told"), [("ditto", {"clients"}), ("fedper", set())])
+def test_scores_of_personal_models_stay_at_the_sites_which_keep_the_models(tmp_path, method, told):
+    """A coordinator read a feature of a training sample from scores of models that training had made."""
+    fed = secure(tmp_path, method, rounds=1)
+    taps = fed.tapped(Tap)
+    run = fed.run()
+    assert NOTE_ON_HIDDEN_SCORES in run.notes
+    assert not [name for name in run.history.rounds if name.startswith("personal")]
+    expected = secure(tmp_path / "again", method, rounds=1).simulated()
+    for k, (name, tap) in enumerate(taps.items()):
+        asked = unseal(tap.requests["evaluate"][-1], COORDINATOR.public_key()).open()[0]
+        assert "personal" in asked["evaluate"]
+        for message in tap.replies["train"] + tap.replies["evaluate"]:
+            facts, _ = unseal(message, tap.worker.key.public_key()).open()
+            assert set(facts["tallies"]) == told
+        [file] = (fed.folder / name).glob("*/model/model.safetensors")
+        kept, _ = read_tensors(file)
+        for tensor, value in expected.personal(k).items():
+            torch.testing.assert_close(kept[tensor], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("stop", ["accuracy >= 0.9", "round >= 1"])
+def test_rule_about_scores_that_stay_at_the_sites_is_refused(stop):
+    federation = federation_of(make_clients(FOUR), "fedper", stop=stop, **TERMS)
+    reads_scores = "accuracy" in stop
+    refused = pytest.raises(UnalikeError, match="scores of such models stay at the sites")
+    with refused if reads_scores else nullcontext():
+        check_terms_run(federation, {})
 
 
 REFUSED = {
@@ -649,6 +684,7 @@ def test_site_without_secure_aggregation_refuses_its_requests(tmp_path, messages
         ({"participation": 2}, "at least as many in a round"),
         ({"record": "updates"}, "needs single updates"),
         ({"protocol": ("clients", "local")}, "scores of its model after training"),
+        ({"protocol": ("clients", "personal")}, "kept and scored at their sites"),
         ({"secure_aggregation": False}, "a threshold means nothing"),
     ],
 )

@@ -165,6 +165,8 @@ class Part:
     """The result depends on the number of local steps of each client."""
     needs_messages: ClassVar[bool] = False
     """The server half reads the messages of the client half."""
+    sends_changes: ClassVar[bool] = False
+    """A message is the change of the client state in the round, and the server adds these up: what is wrong in one stays."""
     sums_sent: ClassVar[bool] = False
     """`finish` is given the model that the server decodes from the upload, not the client's own: both then sum the same updates."""
     needs_of_task: ClassVar[str] = ""

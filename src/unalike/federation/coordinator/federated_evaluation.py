@@ -6,6 +6,7 @@ from dataclasses import replace
 from unalike._utils.profiler_regions import profiled
 from unalike.federation.coordinator.bounded_losses import bounded_losses
 from unalike.federation.coordinator.round_request import SplitSums
+from unalike.federation.protocol.federation_file import Federation
 from unalike.metrics.columns import TEST, VALIDATION
 from unalike.metrics.metric_sums import MetricSums, unpooled
 from unalike.metrics.metrics import metric_names
@@ -29,9 +30,21 @@ class FederatedEvaluator(Evaluator):
     `report` is told of a client whose loss counts otherwise than it was sent.
     """
 
-    def __init__(self, run_config: RunConfig, report: Callable[[int, str], None]):
+    def __init__(
+        self, run_config: RunConfig, federation: Federation, report: Callable[[int, str], None]
+    ):
         super().__init__(run_config)
+        self.federation = federation
         self.report = report
+
+    def names(self, stage: StageState) -> tuple[str, ...]:
+        """The protocols to record: those asked for, and "personal" where sites have something of their own and tell its scores."""
+        is_one_model = stage.predicts_the_same_for_all
+        recorded = []
+        for name in super().names(stage):
+            if name in self.protocols or self.federation.tells_scores(name, is_one_model):
+                recorded.append(name)
+        return tuple(recorded)
 
     def pooled_tables(self, stage: StageState, sums: SiteSums) -> tuple[Row, list[Row]]:
         """The metrics after the round that is pending (None: before training), and one row per client."""

@@ -26,10 +26,10 @@ from unalike.federation.coordinator.round_request import (
     SiteReply,
     SplitSums,
     has_scores,
-    params_norm,
     placeholder_context,
     round_contents,
     round_tensors,
+    scaled_norms,
 )
 from unalike.federation.coordinator.secure_aggregation import (
     MaskedRequests,
@@ -48,7 +48,13 @@ from unalike.runtime.stages.backend import Clock, Replies, RoundUpdates, machine
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
 from unalike.training.client.client_states import ClientStates
 from unalike.training.server.kept_updates import KeptUpdates
-from unalike.training.server.norm_guard import NormGuard, Norms, outlier, why_implausible
+from unalike.training.server.norm_guard import (
+    NormGuard,
+    Norms,
+    message_of,
+    outlier,
+    why_implausible,
+)
 from unalike.training.server.summed_updates import SummedUpdates
 from unalike.training.server.update_checks import find_oversized
 from unalike.training.server.updates import Updates
@@ -61,6 +67,11 @@ PENDING_FIELDS = ("seconds", "trained", "faults", "train_loss", "bytes_down", "b
 NOTE_ON_HIDDEN_NORMS = (
     "secure aggregation hides the norms of updates: there is no norm guard, and no round is made again without one site; the model "
     "is checked after each round"
+)
+
+NOTE_ON_HIDDEN_SCORES = (
+    "secure aggregation hides scores of models that a site's own training samples made, personal ones and those with batch norm of "
+    "their own: each site keeps its model, and `unalike evaluate` scores it there"
 )
 
 
@@ -122,6 +133,8 @@ class NetworkBackend:
         notes = []
         if self.mailbox.federation.secure_aggregation:
             notes.append(NOTE_ON_HIDDEN_NORMS)
+            if self._has_hidden_scores:
+                notes.append(NOTE_ON_HIDDEN_SCORES)
         notes += method_of(self.run_config.plan).federation_notes
         names = unpooled(self.run_config.population.task, self.run_config.metrics)
         if names:
@@ -130,6 +143,19 @@ class NetworkBackend:
                 "own are in the table of clients, and the first metric that can be pooled decides"
             )
         return notes
+
+    @property
+    def _has_hidden_scores(self) -> bool:
+        """Whether a stage has models whose scores stay at the sites."""
+        federation = self.mailbox.federation
+        for step in self.run_config.outline:
+            if not isinstance(step, Stage):
+                continue
+            model = step.model or self.run_config.model
+            is_one_model = not step.why_no_single_model(model, federation.buffers, groups=1)
+            if step.method.is_personal(model) or not is_one_model:
+                return True
+        return False
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> NetworkStage:
         network_stage = NetworkStage(self, stage, index)
@@ -231,9 +257,10 @@ class NetworkStage:
             make_states=lambda *_: ClientStates({}),
             keeps_updates=self._keeps_updates,
         )
-        self.evaluator = FederatedEvaluator(run_config, self._report_loss)
+        self.evaluator = FederatedEvaluator(run_config, mailbox.federation, self._report_loss)
 
-        self._norm_guard = NormGuard(mailbox.federation.guard)
+        changes = [message_of(part.name) for part in stage.method.parts if part.sends_changes]
+        self._norm_guard = NormGuard(mailbox.federation.guard, changes)
         self._norms: dict[str, Norms] = {}
         """The norms of the round that the models come from."""
         self._best_loss = inf
@@ -307,17 +334,25 @@ class NetworkStage:
         # The server's own test set shows the same model as the clients', so that its tables need theirs, too.
         if self.state.has_shared_model and ("clients" in names or "server" in names):
             protocols.append("clients")
-        if self.state.is_personal and "personal" in names:
+        # Sites keep the personal models that they evaluate, also where they do not tell the scores.
+        if self.state.is_personal:
             protocols.append("personal")
         return tuple(protocols)
+
+    def _tells_scores(self, protocol: str) -> bool:
+        """Whether sites tell the scores of a protocol's models."""
+        is_one_model = self.state.predicts_the_same_for_all
+        return self.mailbox.federation.tells_scores(protocol, is_one_model)
 
     def _site_sums(
         self, exchange: Exchange[SiteReply], protocols: tuple[str, ...]
     ) -> dict[str, dict[int, SplitSums] | None]:
-        """Protocol -> client -> the sums of its evaluation; None where there is no such model."""
+        """Protocol -> client -> the sums of its evaluation; None where there is no such model, or its scores stay at the sites."""
         sums: dict[str, dict[int, SplitSums] | None]
         sums = {"clients": None, "personal": None, "local": None}
         for protocol in protocols:
+            if not self._tells_scores(protocol):
+                continue
             by_client = {}
             for site, reply in exchange.values.items():
                 if protocol in reply.tallies:
@@ -345,7 +380,7 @@ class NetworkStage:
             client for client, reply in replies.items() if reply.client_update is not None
         )
         norms = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
-        counted = self._scale_down(norms, replies)
+        counted = self._scale_down(norms, exchange.values)
         groups = {}
         for name, clients in self.state.by_group(trained).items():
             if clients:
@@ -388,20 +423,15 @@ class NetworkStage:
         return sum(len(ids) * self._bytes[name][direction] for name, ids in by_group.items())
 
     def _scale_down(
-        self, norms: Mapping[str, Norms], replies: Mapping[int, SiteReply]
+        self, norms: Mapping[str, Norms], replies: Mapping[str, SiteReply]
     ) -> dict[str, Norms]:
         """Scale down the updates that are much larger than the others. Returns the norms of all updates as they count."""
         if self.state.method.updates_hold_noise:
             # Updates with noise that are too large were refused.
             return dict(norms)
         client_of = self.mailbox.client_of
-        steps = {}
-        for site in norms:
-            client_update = replies[client_of[site]].client_update
-            assert client_update is not None, "norms are those of an update"
-            steps[site] = float(client_update.steps)
         counted = dict(norms)
-        too_large = self._norm_guard.scaled_norms(norms, steps, params_norm(self.state))
+        too_large = scaled_norms(self._norm_guard, self.state, client_of, norms, replies)
         for site, scaled in too_large.items():
             factors = {what: norm / norms[site][what] for what, norm in scaled.items()}
             self._update_store.scale(client_of[site], factors)

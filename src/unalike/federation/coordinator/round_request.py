@@ -138,6 +138,26 @@ def params_norm(state: StageState) -> float:
     return max(float(tree.norm(server_state.params)) for server_state in state.states.values())
 
 
+def scaled_norms(
+    guard: NormGuard,
+    state: StageState,
+    client_of: Mapping[str, int],
+    norms: Mapping[str, Norms],
+    replies: Mapping[str, SiteReply],
+) -> dict[str, dict[str, float]]:
+    """Site -> object -> the norm that the guard scales it down to, for those of the `norms` that are too large."""
+    steps = {}
+    rounds = {}
+    for site in norms:
+        client_update = replies[site].client_update
+        assert client_update is not None, "norms are those of an update"
+        steps[site] = float(client_update.steps)
+        client = client_of[site]
+        group = state.groups[state.group_of(client)]
+        rounds[site] = group.state.round - group.accepted.get(client, -1)
+    return guard.scaled_norms(norms, steps, rounds=rounds, params_norm=params_norm(state))
+
+
 def placeholder_context(state: StageState) -> Context:
     """Static facts of a few placeholders: the facts of a client have the same shapes for every client."""
     method = state.method
@@ -230,8 +250,12 @@ class RoundRequests(Requests[SiteReply]):
         client = self.mailbox.client_of[site]
         trains = client in self.cohort
 
-        # 1. The evaluations, of exactly the models that the site was asked to evaluate.
-        names = list(self._protocols(client))
+        # 1. The evaluations, of exactly the models that the site was asked to evaluate and whose scores it tells.
+        is_one_model = self.state.predicts_the_same_for_all
+        names = []
+        for name in self._protocols(client):
+            if self.mailbox.federation.tells_scores(name, is_one_model):
+                names.append(name)
         if self.contents.local and trains:
             names.append("local")
         tallies = facts.get("tallies")
@@ -268,7 +292,6 @@ class RoundRequests(Requests[SiteReply]):
         # First those that no update may exceed: they must not count for what is usual.
         faults = {}
         norms = {}
-        steps = {}
         for site, reply in values.items():
             if reply.client_update is None:
                 continue
@@ -277,14 +300,13 @@ class RoundRequests(Requests[SiteReply]):
                 faults[site] = why
             else:
                 norms[site] = reply.norms
-                steps[site] = float(reply.client_update.steps)
         # Then those that have trained nothing. Updates that are too large are scaled down when the round is complete.
         faults |= self.norm_guard.faults(norms)
         if not self.state.method.updates_hold_noise:
             return faults
 
         # An update with noise is refused instead: scaled down, it would bring less noise to the sum than is accounted for.
-        too_large = self.norm_guard.scaled_norms(norms, steps, params_norm(self.state))
+        too_large = scaled_norms(self.norm_guard, self.state, self.mailbox.client_of, norms, values)
         for site, scaled in too_large.items():
             what, usual = next(iter(scaled.items()))
             why = f"the norm of its {what} is {norms[site][what]:.4g} where {usual:.4g} is usual"

@@ -24,7 +24,7 @@ def write_pages(
     """Write the pages of a finished run, which the command `up` made; with the second run also the comparison of all."""
     config = run.run_config
     is_diagnosis = isinstance(config.plan, DiagnosisPlan)
-    is_scored = config.population.is_scored(config.options.protocols)
+    is_scored = any(config.columns.shown(row) is not None for row in run.history.rows)
     if is_diagnosis:
         _write_diagnosis(folder, queued, run, log)
 
@@ -94,7 +94,8 @@ def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
     rounds = queued.federation.rounds
     text = (
         f"{rounds} rounds of {queued.federation.method} are done. There are no scores: no site has test samples, or as many as "
-        "<code>least_test</code> in its site.toml demands. The history and the model are in the folder of the run."
+        "<code>least_test</code> in its site.toml demands, or secure aggregation keeps those of the sites' own models there. The "
+        "history and the model are in the folder of the run."
     )
     write_text(
         f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1><p>{text}</p>",

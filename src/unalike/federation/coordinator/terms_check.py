@@ -15,6 +15,7 @@ from unalike.federation.secure_aggregation.summands import check_summed
 from unalike.methods.plan import Stage, method_of, plan
 from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.setup.run_config import Pair, RunConfig
+from unalike.runtime.setup.stopping import TOTALS, names_in
 from unalike.training.client.client_update import initial_client_state, trained_names
 
 
@@ -60,6 +61,7 @@ def check_terms_run(
             check_summed(step, run_config.settings)
         if isinstance(step, Stage):
             check_stage(step, run_config)
+            _check_scores_told(step, run_config, federation)
             _check_trained(step, run_config)
             _check_message_size(step, run_config, federation.message_bytes)
     return run_config
@@ -73,6 +75,20 @@ def _check_trained(stage: Stage, run_config: RunConfig) -> None:
     model = stage.model or run_config.model
     for phase in stage.method.phases:
         trained_names(stage.method, phase, model)
+
+
+def _check_scores_told(stage: Stage, run_config: RunConfig, federation: Federation) -> None:
+    """Raise `UnalikeError` if a round or the end of the run is chosen by scores that stay at the sites."""
+    scores_in_rule = names_in(federation.stop) - TOTALS.keys()
+    if not federation.secure_aggregation or not (scores_in_rule or federation.select == "best"):
+        return
+    model = stage.model or run_config.model
+    why = stage.why_no_single_model(model, federation.buffers, groups=1)
+    if why:
+        raise UnalikeError(
+            f"{stage.method!r} {why}, and with secure aggregation scores of such models stay at the sites, so that neither "
+            f"--select best nor a stop rule can go by them; choose --select last and a rule about {', '.join(TOTALS)}"
+        )
 
 
 def _check_message_size(stage: Stage, run_config: RunConfig, limit: int) -> None:

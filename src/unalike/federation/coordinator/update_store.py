@@ -9,6 +9,7 @@ from unalike.core import tree
 from unalike.core.nests import map_tensors
 from unalike.core.types import ClientUpdate, Tree
 from unalike.training.flat_update import MESSAGES, flatten_update, restore_update
+from unalike.training.server.norm_guard import message_of
 
 
 class UpdateStore:
@@ -32,7 +33,9 @@ class UpdateStore:
         scaled = {}
         for name, t in self._tree(client).items():
             kind, _, _ = name.partition("/")
-            what = kind.replace(MESSAGES, "message of ", 1)
+            what = kind
+            if kind.startswith(MESSAGES):
+                what = message_of(kind.removeprefix(MESSAGES))
             if what in factors and t.is_floating_point():
                 scaled[name] = (t.double() * factors[what]).to(t.dtype)
             else:

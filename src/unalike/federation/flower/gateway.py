@@ -81,7 +81,7 @@ MAX_SMALL_BYTES = 4096
 """Maximum bytes of the body of a request that sends nothing."""
 OBJECT_HEAD_BYTES = 512
 """Bytes in front of a record, in a request that sends it, are fewer."""
-OBJECT_TAIL_BYTES = 128
+MAX_OBJECT_END_BYTES = 128
 """Maximum bytes behind a record."""
 OBJECT_HASH = re.compile(rb"[0-9a-f]{64}")
 """The form of all ids of messages and objects."""
@@ -122,6 +122,8 @@ OBJECT_FIELDS = {"node": (1, COUNTED), "run": (2, NUMBER), "id": (3, COUNTED)}
 """Fields in front of the record in a request that sends it."""
 OBJECT_CONTENT = 4
 """Number of the field of the record."""
+OBJECT_END_FIELDS = {"session": (5, COUNTED)}
+"""Fields behind the record."""
 
 
 @dataclass(frozen=True)
@@ -405,24 +407,21 @@ class Gateway:
         self, head: Head, reader: asyncio.StreamReader, behind: asyncio.StreamWriter
     ) -> None:
         """Pass a request to Flower, a piece of its body at a time."""
-        text = head.text
-        left = head.length
-        # What Flower stores is read before any of it reaches Flower: all of a message, the beginning of a record.
-        first = 0
+        # What Flower stores is read before it reaches Flower: all of a message, the beginning and the end of a record.
+        start = b""
+        end_bytes = 0
         if head.path == PUSH_MESSAGES:
-            first = left
+            start = await self._read(reader, head.length)
+            check_push(start)
         elif head.path == PUSH_OBJECT:
-            first = min(left, OBJECT_HEAD_BYTES)
-        if first:
-            body = await asyncio.wait_for(reader.readexactly(first), self.settings.piece_seconds)
-            if head.path == PUSH_MESSAGES:
-                check_push(body)
-            else:
-                check_object(body, left)
-            text += body
-            left -= first
-        behind.write(text)
-        while left:
+            start = await self._read(reader, min(head.length, OBJECT_HEAD_BYTES))
+            end_bytes = check_object(start, head.length)
+
+        # The record itself is passed on as it comes.
+        end_at = head.length - end_bytes
+        behind.write(head.text + start[:end_at])
+        left = end_at - len(start)
+        while left > 0:
             next_piece = reader.read(min(PIECE_BYTES, left))
             piece = await asyncio.wait_for(next_piece, self.settings.piece_seconds)
             if not piece:
@@ -430,6 +429,16 @@ class Gateway:
             behind.write(piece)
             await behind.drain()
             left -= len(piece)
+
+        # Of a small record the end was read with the beginning.
+        end = start[end_at:]
+        end += await self._read(reader, end_bytes - len(end))
+        check_object_end(end)
+        behind.write(end)
+
+    async def _read(self, reader: asyncio.StreamReader, size: int) -> bytes:
+        """So many bytes of a body, all of them in the time of a piece."""
+        return await asyncio.wait_for(reader.readexactly(size), self.settings.piece_seconds)
 
     async def _pass_answers(
         self,
@@ -505,8 +514,11 @@ def check_push(body: bytes) -> None:
     check_tree(push["tree"])
 
 
-def check_object(start: bytes, length: int) -> None:
-    """Raise `Rejected` for another record than one with a short id, by the beginning of its request of `length` bytes."""
+def check_object(start: bytes, length: int) -> int:
+    """Raise `Rejected` for another record than one with a short id, by the beginning of its request of `length` bytes.
+
+    Returns the number of bytes behind the record.
+    """
     at = 0
     found = []
     while True:
@@ -519,9 +531,15 @@ def check_object(start: bytes, length: int) -> None:
         found.append((number, kind, value))
     fields = named_fields(found, OBJECT_FIELDS)
     size, at = varint(start, at)
-    behind = length - at - size
-    if not OBJECT_HASH.fullmatch(fields["id"]) or not 0 <= behind <= OBJECT_TAIL_BYTES:
+    end_bytes = length - at - size
+    if not OBJECT_HASH.fullmatch(fields["id"]) or not 0 <= end_bytes <= MAX_OBJECT_END_BYTES:
         raise Rejected("400 Bad Request", "no record of a message")
+    return end_bytes
+
+
+def check_object_end(end: bytes) -> None:
+    """Raise `Rejected` for more behind a record than one id of a session: of two ids or records the last one would count."""
+    single_fields(end, OBJECT_END_FIELDS)
 
 
 def check_tree(message: bytes) -> None:

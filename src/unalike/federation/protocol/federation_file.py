@@ -127,11 +127,11 @@ class Federation(
     of the asked sites. A round closes when all asked sites have answered, or after `deadline` seconds if a quorum has. Without
     a quorum the deadline is extended and further sites are asked; after `patience` such attempts the run pauses. Unanswered
     requests are repeated every `repeat` seconds. `message_bytes` is the maximum size of a message. `guard`: an update whose
-    norm exceeds `guard` times the running median is scaled down to the median (k times the usual steps: k times as much; of
-    part messages and buffers ten times as much); 0: none is scaled. A share as `quorum` is one of the asked sites whose answers
-    were not refused. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model is the
-    result: the last, or the best on the validation samples, a share `val` of each site's training samples. `metric` names the
-    metrics to decide by, as in `ua.run`; each site computes them from its own samples. `also` are methods, and `seeds` the
+    norm exceeds `guard` times the running median is scaled down to the median (k times the usual steps: k times as much; buffers,
+    and part messages that are no changes: ten times as much); 0: none is scaled. A share as `quorum` is one of the asked sites
+    whose answers were not refused. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model
+    is the result: the last, or the best on the validation samples, a share `val` of each site's training samples. `metric` names
+    the metrics to decide by, as in `ua.run`; each site computes them from its own samples. `also` are methods, and `seeds` the
     number of seeds from `seed` on, that may be run besides; if `open`, sites may be added at the end. `noise_shares` is the number
     of updates among which sites share out the noise of `client_dp(where="site")`; no round may have fewer. `record` keeps numbers
     of each round at the coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
@@ -199,6 +199,12 @@ class Federation(
             raise ValueError(
                 "the protocol local has each site send scores of its model after training, which show its update; secure "
                 "aggregation expects other protocols"
+            )
+        if "personal" in self.protocol:
+            raise ValueError(
+                "the protocol personal has each site send scores of a model that its own training samples made, which tell about "
+                "these; secure aggregation expects clients or server: personal models are kept and scored at their sites (unalike "
+                "evaluate)"
             )
         if recording is not None and recording.needs_updates:
             raise ValueError(
@@ -288,6 +294,13 @@ class Federation(
         if self.secure_aggregation:
             return self.least_sum
         return self.answers_needed(self.cohort_size(len(self.sites)))
+
+    def tells_scores(self, protocol: str, is_one_model: bool) -> bool:
+        """Whether sites tell the scores of the models of a protocol; `is_one_model` says that the shared model is the same for all.
+
+        What a site's training samples made of a model shows in its scores: with secure aggregation they stay at the site.
+        """
+        return not self.secure_aggregation or (protocol == "clients" and is_one_model)
 
     def cohort_size(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""

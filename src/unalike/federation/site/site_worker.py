@@ -448,7 +448,10 @@ class SiteWorker:
 
         # Evaluation comes before training: its numbers are those of the round before.
         models = {name: PREDICTS[name](group, me, broadcast) for name in step.evaluate}
-        sums = {name: self._metric_sums(predict) for name, predict in models.items()}
+        sums = {}
+        for name, predict in models.items():
+            if self.federation.tells_scores(name, group.predicts_the_same_for_all):
+                sums[name] = self._metric_sums(predict)
         if models:
             self._keep_model(request, group, models.get("personal") or models["clients"])
         if not step.train:

@@ -31,6 +31,7 @@ class ControlVariates(Correction, ServerStep):
     """
 
     needs_messages: ClassVar[bool] = True
+    sends_changes: ClassVar[bool] = True
 
     option: Literal[1, 2] = 2
     server_lr: Annotated[NonNegativeFloat, LogRange(0.1, 3)] = 1.0

@@ -20,7 +20,7 @@ MULTIPLE_OF_TWO = 10.0
 """The least multiple of the median that is scaled down there."""
 
 MESSAGE_ALLOWANCE = 10.0
-"""Messages and buffers may differ so many times more than updates: a client's control variates honestly do."""
+"""Messages and buffers may differ so many times more than updates."""
 
 MESSAGE_SHARE = 0.01
 """Messages and buffers whose norm is below this share of that of the parameters are never scaled down."""
@@ -43,7 +43,11 @@ class NormGuard:
     the multiple is `MULTIPLE_OF_TWO` at least.
 
     Messages and buffers have `MESSAGE_ALLOWANCE` times as much room, and are never scaled below `MESSAGE_SHARE` of the norm of the
-    model's parameters: the control variates of a model that has converged are tiny, and honest ones then differ much.
+    model's parameters.
+
+    The server adds up `changes`, so that what is wrong in one stays. They have the room of updates; what is usual of them is at
+    least `MESSAGE_SHARE`, since the control variates of a model that has converged are tiny, and honest ones then differ much. A
+    site that was away sends the change of k rounds, which may be k times as large, for `MESSAGE_ALLOWANCE` rounds at most.
 
     The median of a minority's exaggerations is the majority's. A scaled-up update is bounded by this, one of ordinary size that
     points somewhere else (sign flip, label flip) is not: that takes a robust aggregator. An update of zero is refused where others
@@ -53,6 +57,7 @@ class NormGuard:
     """
 
     multiple: float
+    changes: Collection[str] = ()
     seen: dict[str, list[float]] = field(default_factory=dict)
 
     def faults(self, client_updates: Mapping[str, Norms]) -> dict[str, str]:
@@ -71,10 +76,12 @@ class NormGuard:
         client_updates: Mapping[str, Norms],
         steps: Mapping[str, float] = MappingProxyType({}),
         params_norm: float = 0.0,
+        rounds: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[str, dict[str, float]]:
         """Site -> object -> the norm that it is scaled down to, for those that are larger.
 
-        `steps` are the sites' local steps, `params_norm` is the norm of the parameters that they were sent.
+        `steps` are the sites' local steps, `params_norm` is the norm of the parameters that they were sent, `rounds` are those
+        since a site's last update that counted.
         """
         scaled: dict[str, dict[str, float]] = {}
         if not self.multiple:
@@ -91,8 +98,11 @@ class NormGuard:
                 # who makes k times as many steps may move k times as far
                 expected = usual * max(1.0, steps.get(site, usual_steps) / usual_steps)
                 limit = multiple * expected
-                if what != "update":
-                    floor = MESSAGE_SHARE * params_norm
+                floor = MESSAGE_SHARE * params_norm
+                if what in self.changes:
+                    expected = max(expected * min(rounds.get(site, 1), MESSAGE_ALLOWANCE), floor)
+                    limit = multiple * expected
+                elif what != "update":
                     expected = max(expected, floor)
                     limit = max(MESSAGE_ALLOWANCE * limit, floor)
                 if norm > limit:
@@ -152,13 +162,18 @@ def norms(client_update: ClientUpdate, update: Tree) -> Norms:
     """The norms of a client update; `update` is its decoded update."""
     objects = {"update": update, "buffers": _floats(client_update.buffers)}
     for part, message in client_update.messages.items():
-        objects[f"message of {part}"] = _floats(message)
+        objects[message_of(part)] = _floats(message)
     norm_of: dict[str, float] = {}
     for what, values in objects.items():
         if values:
             exact = tree.map(lambda t: t.double(), values)
             norm_of[what] = float(tree.norm(exact))
     return norm_of
+
+
+def message_of(part: str) -> str:
+    """The object that a part's message is."""
+    return f"message of {part}"
 
 
 def _floats(values: Tree) -> Tree:
