@@ -1,4 +1,6 @@
-"""The summary as Markdown, LaTeX, CSV or JSON: one row per partition, method and protocol; JSON has the decision, too.
+"""The summary as Markdown, LaTeX, CSV or JSON: one row per partition, method and protocol.
+
+Markdown and JSON begin with the answer and its key facts.
 
 The same results give the same text, so times are left out. Markdown and LaTeX round numbers as the report does; CSV and JSON
 have all digits. LaTeX is a table for a paper.
@@ -6,7 +8,7 @@ have all digits. LaTeX is a table for a paper.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from unalike.reporting import wording
 from unalike.reporting.client_tables import client_columns
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
+from unalike.reporting.findings import fact_table
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
 from unalike.statistics.scores import scoring_rule
@@ -52,6 +55,24 @@ def export_clients(parts: Parts, format: str) -> str:
     return TABLES[format](
         (f"{name} clients", _clients(name, content)) for name, content in with_scores
     )
+
+
+def _decided(parts: Parts) -> str:
+    """The answer of each comparison with its key facts, and the tables below, in Markdown."""
+    texts = []
+    for partition, content in parts:
+        decision = _untimed(content.decision)
+        name = f"{wording.capital(partition)}: " if len(parts) > 1 else ""
+        texts.append(f"**{markdown_text(name + decision.answer)}**")
+        if decision.key_facts:
+            texts.append(markdown(fact_table(decision.key_facts)))
+    return "\n\n".join([*texts, _markdown(_tables(parts))])
+
+
+def _untimed(decision: Decision) -> Decision:
+    """The decision without times, which differ on every machine."""
+    cost = {name: ratio for name, ratio in decision.cost.items() if name != "seconds"}
+    return replace(decision, cost=cost)
 
 
 def _markdown(tables: Iterable[tuple[str, Table]]) -> str:
@@ -126,15 +147,15 @@ def _json(parts: Parts) -> str:
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    """A decision in words and its fields: the metric without its formula, the cost without times."""
-    fields = {"text": str(decision)} | asdict(decision)
-    fields["metric"] = decision.metric.stored_fields
-    fields["cost"] = {name: ratio for name, ratio in decision.cost.items() if name == "bytes"}
-    return fields
+    """A decision in words and its fields, the metric without its formula."""
+    untimed = _untimed(decision)
+    facts = [asdict(fact) for fact in untimed.key_facts]
+    said = {"text": str(untimed), "answer": untimed.answer, "key_facts": facts}
+    return said | asdict(untimed) | {"metric": untimed.metric.stored_fields}
 
 
 FORMATS: dict[str, Callable[[Parts], str]] = {
-    "markdown": lambda parts: _markdown(_tables(parts)),
+    "markdown": _decided,
     "csv": _csv,
     "latex": lambda parts: _latex(_tables(parts)),
     "json": _json,
