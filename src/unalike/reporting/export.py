@@ -21,7 +21,6 @@ from unalike.reporting import wording
 from unalike.reporting.client_tables import client_columns
 from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
-from unalike.reporting.findings import fact_table
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
 from unalike.statistics.scores import scoring_rule
@@ -65,7 +64,7 @@ def _decided(parts: Parts) -> str:
         name = f"{wording.capital(partition)}: " if len(parts) > 1 else ""
         texts.append(f"**{markdown_text(name + decision.answer)}**")
         if decision.key_facts:
-            texts.append(markdown(fact_table(decision.key_facts)))
+            texts.append("\n".join(f"- {markdown_text(str(fact))}" for fact in decision.key_facts))
     return "\n\n".join([*texts, _markdown(_tables(parts))])
 
 

@@ -137,10 +137,10 @@ def _models(content: ReportContent) -> str:
         "shared": "the shared model",
     }
     models = []
-    for kind, words in kinds.items():
+    for kind, in_words in kinds.items():
         names = [name for name in content.labels if content.model_kind(name, IN_USE) == kind]
         if names:
-            models.append(f"{words} of {wording.few(names)}")
+            models.append(f"{in_words} of {wording.few(names)}")
     if content.deciding_protocol == content.unprefixed_protocol:
         return f"Not judged here: {models[0]}, which are scored on the clients' test samples; run with the protocol clients, too."
     return f"Methods are judged by the models that clients use: {wording.listing(models)}, on the test samples of each client."
@@ -160,8 +160,8 @@ def _chosen_gain(decision: Decision) -> list[str]:
         return []
     candidates = wording.plural(len(decision.verdicts), "candidate")
     return [
-        f"{decision.best} was chosen for its large gain, so a part of that is luck. The interval beside the gain is adjusted for the "
-        f"choice among {candidates}; allowing for luck, the best guess is {decision.metric.difference(decision.shrunken)} "
+        f"{decision.best} was chosen for its large gain, a part of which may be luck. The interval beside the gain is adjusted for "
+        f"the choice among {candidates}; the estimate that allows for luck is {decision.metric.difference(decision.shrunken)} "
         "(shrunken estimate)."
     ]
 
