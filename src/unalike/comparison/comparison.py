@@ -120,18 +120,23 @@ class Comparison:
         return column if column.isalpha() else "client"
 
     def judged_by(
-        self, smallest_effect: float | None = None, across: str | None = None
+        self,
+        smallest_effect: float | None = None,
+        across: str | None = None,
+        baseline: str | None = None,
     ) -> Comparison:
-        """The same results with another smallest effect of interest, or another score of all clients; None changes nothing.
+        """The same results with another smallest effect of interest, score of all clients, or baseline; None changes nothing.
 
         `across`: "pooled" (the metric of all test samples together), "clients" (its mean over the clients) or "worst" (over the
-        worst tenth of them).
+        worst tenth of them). `baseline`: the label of one of the methods.
         """
         facts = self.facts
         if smallest_effect is not None:
             facts = replace(facts, smallest_effect=smallest_effect)
         if across is not None:
             facts = replace(facts, across=across)
+        if baseline is not None:
+            facts = replace(facts, baseline=baseline)
         return replace(self, facts=facts)
 
     @property

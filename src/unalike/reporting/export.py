@@ -23,6 +23,7 @@ from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
+from unalike.reporting.wide_table import wide_frame, wide_table
 from unalike.statistics.scores import scoring_rule
 
 Parts = Sequence[tuple[str, ReportContent]]
@@ -54,6 +55,15 @@ def export_clients(parts: Parts, format: str) -> str:
     return TABLES[format](
         (f"{name} clients", _clients(name, content)) for name, content in with_scores
     )
+
+
+def export_wide(parts: Parts, format: str) -> str:
+    """One table with a row for each method and a column for each comparison. Raises `UnalikeError` for another format."""
+    if format == "csv":
+        return str(wide_frame(parts).to_csv(index=False, lineterminator="\n"))
+    if format not in TABLES:
+        raise unknown("format", format, ["csv", *TABLES])
+    return TABLES[format]([("wide", wide_table(parts))])
 
 
 def _decided(parts: Parts) -> str:
@@ -159,6 +169,21 @@ FORMATS: dict[str, Callable[[Parts], str]] = {
     "latex": lambda parts: _latex(_tables(parts)),
     "json": _json,
 }
+
+
+TABLE_KINDS: dict[str, Callable[[Parts, str], str]] = {
+    "methods": export,
+    "clients": export_clients,
+    "wide": export_wide,
+}
+"""Kind of table -> the function that writes it in a format."""
+
+
+def export_table(parts: Parts, kind: str, format: str) -> str:
+    """A table of a kind as text. Raises `UnalikeError` for a kind that is not in `TABLE_KINDS`, or a format that it lacks."""
+    if kind not in TABLE_KINDS:
+        raise unknown("table", kind, TABLE_KINDS)
+    return TABLE_KINDS[kind](parts, format)
 
 
 ENDINGS = {
