@@ -418,7 +418,7 @@ def test_export_to_json_has_the_decision_and_every_number(kept, tmp_path, monkey
     (block,) = json.loads(capsys.readouterr().out)
     table = Comparison.load(tmp_path / "mild")
     assert (
-        block["decision"]["text"] == str(table.decision)
+        block["decision"]["answer"] == table.decision.answer
         and block["decision"]["best"] == table.decision.best
     )
     assert (

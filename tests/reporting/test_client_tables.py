@@ -13,7 +13,7 @@ import pytest
 import unalike as ua
 from unalike.comparison.joining.joined import join
 from unalike.metrics.named_metrics import KNOWN
-from unalike.reporting import summary_page
+from unalike.reporting import summary_page, wording
 from unalike.reporting.client_tables import MAX_LISTED_CLIENTS, clients_of_best, difference_to
 from unalike.reporting.export import export, export_clients
 from unalike.reporting.html import render
@@ -133,7 +133,8 @@ def test_losers_are_named_in_the_decision(compared):
         assert (d, low, high) == tuple(
             scores.loc[name, ["to_fedavg", "to_fedavg_low", "to_fedavg_high"]]
         )
-        assert f"{name} ({decision.metric.difference(d)}" in str(decision)
+        assert f"{name} {decision.metric.difference(d)}" in str(decision)
+    assert f"Who loses: {wording.plural(len(lost), 'hospital')} (" in str(decision)
 
 
 @pytest.mark.parametrize("across", ["clients", "worst"])
@@ -236,7 +237,7 @@ def test_partitions_that_differ_by_seed_have_no_clients_in_common(tmp_path):
     )
     assert (
         found.client_scores.empty
-        and found.decision.losers == {}
+        and found.decision.losers is None
         and not clients_of_best(found.content())
     )
     with pytest.raises(ua.UnalikeError, match="the same clients under all seeds"):

@@ -145,9 +145,7 @@ def test_a_comparison_in_which_nothing_was_learned_says_so_first_and_chooses_not
         "Nothing was learned: no method is better than always predicting the most frequent class"
     )
     assert str(table.decision) == found.answer and not table.decision.choice and not found.standing
-    assert findings(compared(0.1).content()).answer.startswith(
-        ("Use", "Keep", "For now", "Undecided")
-    )
+    assert findings(compared(0.1).content()).answer.startswith(("Use", "Keep"))
 
 
 def test_methods_that_learned_nothing_are_named_where_others_did():
@@ -155,7 +153,7 @@ def test_methods_that_learned_nothing_are_named_where_others_did():
     [text] = some_learned_nothing(table, KNOWN["accuracy"], 10)
     assert (
         "No better than always predicting the most frequent class: fedavg;" in text
-        and "one over nothing" in text
+        and "shows nothing" in text
     )
     assert nothing_learned(table, KNOWN["accuracy"], 10) == ""
     both = scored(balanced_accuracy=[0.1, 0.1])

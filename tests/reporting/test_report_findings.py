@@ -10,7 +10,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.comparison.references import is_grouped
 from unalike.methods.plan import complete_spec, plan
 from unalike.metrics.named_metrics import KNOWN
-from unalike.reporting import panels, paper_figures, summary_page, wording
+from unalike.reporting import panels, paper_figures, wording
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.findings import findings
 from unalike.reporting.summary_columns import summary_columns, summary_tables
@@ -38,29 +38,37 @@ def scored(content, **levels):
 
 def test_findings_interval_excluding_zero_claims_a_gain(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.55, 0.66, 0.75]))
-    assert found.answer.startswith(
-        "Use fedmix: 65.3\u00a0%, +5.3 points of accuracy compared with fedavg (95\u00a0% interval +3.9 to +6.8)"
+    assert found.answer == "Use fedmix: it is shown to be better than fedavg."
+    facts = {fact.title: fact for fact in found.key_facts}
+    assert list(facts) == [
+        "Gain over fedavg",
+        "Who loses",
+        "Chance to be the best",
+        "Cost",
+        "What would settle it",
+    ]
+    gain = facts["Gain over fedavg"]
+    assert gain.value == "+5.3 points"
+    assert gain.note == (
+        "with fedmix: 95\u00a0% interval +3.9 to +6.8, ahead in 3 of 3 seeds; accuracy 65.3\u00a0%"
     )
-    assert (
-        "ahead in 3 of 3 seeds" in found.answer and "Among 1 candidate and fedavg" in found.answer
-    )
+    assert facts["Chance to be the best"].note.startswith("that fedmix is the best of 2 choices")
+    assert facts["What would settle it"].value == "It is settled"
     assert found.details[0][1].endswith(": better.")
 
 
 def test_findings_interval_including_zero_claims_no_gain(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.6, 0.71]))
-    assert found.answer.startswith(
-        "Undecided: no candidate is shown to be better than fedavg. fedmix comes closest"
-    )
-    assert found.answer.endswith("more seeds would settle it.")
+    assert found.answer == "Keep fedavg for now: no other choice is shown to be better."
+    assert found.key_facts[-1].value.endswith("more seeds")
+    assert found.key_facts[-1].note == "still open: fedmix"
     assert "the interval includes 0" in found.details[0][1]
 
 
 def test_findings_difference_that_rounds_to_zero_is_neither_signed_nor_behind(content):
     table = scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.5, 0.61, 0.6899])
     assert -0.0005 < table.decision.difference < 0 and not table.decision.is_behind
-    answer = found_in(table).answer
-    assert "fedmix comes closest: 0.0 points of accuracy" in answer and "is behind" not in answer
+    assert found_in(table).key_facts[0].value == "0.0 points"
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 0.0004, -0.0004])
@@ -72,21 +80,11 @@ def test_difference_of_shares_that_rounds_to_zero_has_no_sign(value):
     assert RMSE.change(0.0) == RMSE.change(-0.0) == "0" and RMSE.change(-1e-9) == "−1.00e−09"
 
 
-def test_findings_undecided_candidates_that_are_behind_come_not_close(content):
+def test_findings_undecided_candidate_that_is_behind_has_no_chance_to_be_the_best(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.4, 0.6, 0.65]))
-    behind = "and on average none is. The best of them, fedmix, is behind: \u22125.0 points"
-    assert found.answer.startswith(
-        f"Undecided: no candidate is shown to be better than fedavg, {behind}"
-    )
-    assert (
-        "comes closest" not in found.answer
-        and "it is the best with a probability" not in found.answer
-    )
-    summary = summary_page.render(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.4, 0.6, 0.65]))
-    assert (
-        "Stay with fedavg for now: on average no other method predicts noticeably better" in summary
-    )
-    assert "may predict better" not in summary
+    assert found.answer == "Keep fedavg for now: no other choice is shown to be better."
+    assert found.key_facts[0].value == "\u22125.0 points"
+    assert "Chance to be the best" not in [fact.title for fact in found.key_facts]
 
 
 def test_findings_methods_tested_on_other_clients_are_named(content):
@@ -135,11 +133,13 @@ def test_decision_far_candidate_does_not_raise_the_seeds_needed(simulate):
 def test_decision_of_few_seeds_does_not_rule_out_more_of_them(content):
     """Where seeds share test samples, the interval keeps a part of its width with any number of seeds."""
     decision = scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.6, 0.71]).decision
-    said = [
-        str(dataclasses.replace(decision, settles=MOST_NEEDED, samples_limit=True, seeds=seeds))
-        for seeds in (2, 3, 4)
-    ]
-    assert ["More seeds will not settle that" in text for text in said] == [False, False, True]
+    values = []
+    for seeds in (2, 3, 4):
+        limited = dataclasses.replace(
+            decision, settles=MOST_NEEDED, samples_limit=True, seeds=seeds
+        )
+        values.append(limited.key_facts[-1].value)
+    assert values == ["Not known yet", "Not known yet", "More samples"]
 
 
 def test_findings_constant_prediction_is_scored_on_the_test_samples(content):
@@ -162,7 +162,7 @@ def test_findings_constant_prediction_is_scored_on_the_test_samples(content):
 
 def test_findings_worse_method_is_named(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.45, 0.54, 0.65]))
-    assert found.answer.startswith("Keep fedavg: the best candidate, fedmix, is worse")
+    assert found.answer == "Keep fedavg: no other choice is better."
     assert "worse: fedmix" in found.standing
 
 
@@ -218,7 +218,7 @@ def test_findings_one_method_compares_nothing(simulate):
 
 def test_findings_baseline_without_shared_model_is_compared_by_its_personal_models(content):
     found = found_in(dataclasses.replace(content, baseline="local_only"))
-    assert "compared with local_only" in found.answer
+    assert found.key_facts[0].title == "Gain over local_only"
     assert all("compared with local_only" in sentence for _, sentence in found.details)
 
 
@@ -228,10 +228,12 @@ def test_findings_personal_models_are_judged_with_the_shared_ones(content):
     assert found.models.startswith(
         "Methods are judged by the models that clients use: the personal models of ditto and local_only"
     )
+    shared = content.shared_decision
     assert (
         found.shared
-        == f"If one shared model must serve all clients, also new ones: {content.shared_decision}"
+        == f"If one shared model must serve all clients, also new ones: {shared.answer}"
     )
+    assert found.shared_facts == shared.key_facts
     assert (
         content.shared_decision.protocol == "clients"
         and "ditto" in content.shared_decision.verdicts

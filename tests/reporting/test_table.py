@@ -61,9 +61,10 @@ def test_json_export_has_a_metric_that_is_computed_from_samples(simulate):
     [metric] = read(["roc_auc"])
     content.__dict__["decision"] = decision = replace(content.decision, metric=metric)
     [block] = json.loads(export([("one", content)], "json"))
-    assert block["decision"]["metric"] == metric.stored_fields and block["decision"]["text"] == str(
-        decision
-    )
+    exported = block["decision"]
+    assert exported["metric"] == metric.stored_fields and exported["answer"] == decision.answer
+    # times differ on every machine, so no exported sentence has one
+    assert "time" in str(decision) and "time" not in exported["text"]
 
 
 def test_words_have_the_look_of_their_method():

@@ -32,6 +32,10 @@ def paragraph(text: object) -> str:
     return f"<p>{escape(str(text))}</p>"
 
 
+def bold_paragraph(text: object) -> str:
+    return f"<p><b>{escape(str(text))}</b></p>"
+
+
 def sparkline(values: Sequence[float], title: str, text: Callable[[float], str]) -> str:
     """A line of numbers as a small SVG drawing, with the first and the last number as `text`; empty for fewer than two."""
     # NaN, the number of a round without a score, has no point but keeps its place

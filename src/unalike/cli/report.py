@@ -50,13 +50,19 @@ def command(
             help="Score that decides: pooled, clients or worst (as for compare); that of the comparison unless given."
         ),
     ] = None,
-    clients: Annotated[
-        bool,
+    baseline: Annotated[
+        str | None,
         typer.Option(
-            "--clients",
-            help="The table of the clients with every method, instead of that of the methods.",
+            help="Method that the others are compared with; that of each comparison unless given."
         ),
-    ] = False,
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            help="The table to write: methods (a row for each; the default), clients (every client with every method) or wide "
+            "(for papers: methods by rows, the data of the folders by columns, mean ± sd in a cell)."
+        ),
+    ] = None,
     summary: Annotated[
         bool,
         typer.Option(
@@ -77,6 +83,8 @@ def command(
     unalike report results --summary
     unalike report results --format markdown
     unalike report mild severe --out both.html --figures figures
+    unalike report mild severe --table wide --format latex
+    unalike report mild severe --baseline fedprox
 
     Several folders, and the finished runs of a federation, are joined: runs on the same clients become one comparison, methods are
     ranked over partitions of one study, and results that cannot be compared are shown side by side with the reason.
@@ -84,7 +92,7 @@ def command(
     from unalike.cli.finished_run import run_folders
     from unalike.comparison.joining.joined import join
     from unalike.comparison.open_comparison import open_comparison
-    from unalike.reporting.export import export, export_clients, format_of
+    from unalike.reporting.export import export_table, format_of
     from unalike.reporting.html import write_text
 
     format = format or ("html" if out is None else format_of(out))
@@ -100,13 +108,18 @@ def command(
                 f"found {flag} with --format {format}: only the html page uses {flag}; leave one of the two out"
             )
 
+    if table is not None and format == "html":
+        raise UnalikeError(
+            f"found --table {table} with --format html, which has every table; give --format markdown, csv or latex"
+        )
+
     # a folder may hold several runs, as that of a federation does
     runs = [run for folder in folders for run in run_folders(folder)]
     comparisons = []
     for run in runs:
         comparison = open_comparison(run).judged_by(smallest_effect, across)
         comparisons.append((str(run), comparison))
-    joined = join(comparisons)
+    joined = join(comparisons, baseline)
     contents = [(block.name, block.comparison.content()) for block in joined.blocks]
     if figures is not None:
         from unalike.reporting.paper_figures import save
@@ -114,12 +127,8 @@ def command(
         written = save(contents, joined.ranks, figures)
         typer.echo(f"figures: {written.resolve()}", err=True)
 
-    if clients and format == "html":
-        raise UnalikeError(
-            "found --clients with --format html, which has these tables anyway; give --format markdown, csv or latex"
-        )
     if format != "html":
-        text = export_clients(contents, format) if clients else export(contents, format)
+        text = export_table(contents, table or "methods", format)
         if out is None:
             print(text, end="")
         else:

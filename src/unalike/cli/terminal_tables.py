@@ -133,8 +133,9 @@ def profile_table(profile: Profile) -> None:
 
 
 def summary_table(comparison: Comparison) -> None:
-    """Print what the intervals are about, one row per method and protocol, then the decision and its limits."""
+    """Print the answer and its key facts, one row per method and protocol, and then all that qualifies the answer."""
     from unalike.reporting.client_tables import clients_of_best
+    from unalike.reporting.findings import fact_table
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.tables import race as race_table
     from unalike.reporting.wording import capital
@@ -145,7 +146,10 @@ def summary_table(comparison: Comparison) -> None:
     content = comparison.content()
     findings = comparison.findings
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
-    sentences([findings.about])
+    sentences([findings.answer])
+    if findings.key_facts:
+        key_facts = fact_table(findings.key_facts)
+        tables(key_facts.columns, key_facts.texts, words=key_facts.words)
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)
@@ -155,13 +159,11 @@ def summary_table(comparison: Comparison) -> None:
     if left is not None:
         tables(left.columns, left.texts, left.caption, left.words)
     texts = [
-        findings.answer,
-        findings.race,
         findings.shared,
-        findings.models,
+        *map(str, findings.shared_facts),
+        findings.race,
         *findings.cautions,
-        findings.standing,
-        *findings.limits,
+        *findings.basis,
     ]
     # runs of several seeds may have ended for the same reason
     ends: dict[str, None] = {}

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unalike._utils.errors import UnalikeError
-from unalike._utils.notebook import paragraph
+from unalike._utils.notebook import bold_paragraph, paragraph
 from unalike._utils.tensor_files import write_bytes
 from unalike.comparison.comparison_json import ComparisonFacts, read_facts
 from unalike.comparison.run_as_comparison import facts_of_run
+from unalike.data.partitioning.origin_schemes import owner_column
 from unalike.metrics.columns import Columns
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
@@ -79,7 +80,7 @@ class Comparison:
 
     @property
     def decision(self) -> Decision:
-        """The decision that the results support, by the models that clients would use; `str(table.decision)` is one paragraph."""
+        """The decision that the results support, by the models that clients would use; its `answer` is one sentence."""
         return self._content.decision
 
     @property
@@ -89,7 +90,7 @@ class Comparison:
 
     @property
     def findings(self) -> Findings:
-        """The sentences of the report: the decision, one sentence per method, and the limits."""
+        """What the report says: the answer, its key facts, one sentence per method, and the limits."""
         from unalike.reporting.findings import findings
 
         return findings(self._content)
@@ -110,19 +111,32 @@ class Comparison:
         texts = (config.get(key) or self.facts.partition.get(key) for key in ("data", "partition"))
         return ", ".join(str(text) for text in texts if text) or "your clients"
 
+    @property
+    def client_noun(self) -> str:
+        """What a client is called: `site` in a federation, the column of the owners where one divides the data, else `client`."""
+        if "federation" in tomllib.loads(self.facts.config):
+            return "site"
+        column = owner_column(str(self.facts.partition.get("partition", "")))
+        return column if column.isalpha() else "client"
+
     def judged_by(
-        self, smallest_effect: float | None = None, across: str | None = None
+        self,
+        smallest_effect: float | None = None,
+        across: str | None = None,
+        baseline: str | None = None,
     ) -> Comparison:
-        """The same results with another smallest effect of interest, or another score of all clients; None changes nothing.
+        """The same results with another smallest effect of interest, score of all clients, or baseline; None changes nothing.
 
         `across`: "pooled" (the metric of all test samples together), "clients" (its mean over the clients) or "worst" (over the
-        worst tenth of them).
+        worst tenth of them). `baseline`: the label of one of the methods.
         """
         facts = self.facts
         if smallest_effect is not None:
             facts = replace(facts, smallest_effect=smallest_effect)
         if across is not None:
             facts = replace(facts, across=across)
+        if baseline is not None:
+            facts = replace(facts, baseline=baseline)
         return replace(self, facts=facts)
 
     @property
@@ -205,6 +219,7 @@ class Comparison:
             label_counts=counts,
             wire=pd.DataFrame(facts.wire) if facts.wire else None,
             warnings=facts.notes,
+            client_noun=self.client_noun,
             target=target,
         )
 
@@ -303,8 +318,8 @@ class Comparison:
         from unalike.reporting.table import html
 
         tables = [paragraph(table.caption) + html(table) for table in overview(self._content)]
-        texts = (repr(self), self._content.about, str(self.decision))
-        return "".join([*map(paragraph, texts), *tables])
+        shown = [paragraph(repr(self)), bold_paragraph(self.decision.answer), *tables]
+        return "".join([*shown, paragraph(self._content.about)])
 
     def __str__(self) -> str:
         from unalike.reporting.client_tables import overview
@@ -313,7 +328,7 @@ class Comparison:
         tables = [
             f"{table.caption}\n{aligned_text(table)}".lstrip() for table in overview(self._content)
         ]
-        return "\n\n".join([self._content.about, str(self.decision), *tables])
+        return "\n\n".join([self.decision.answer, *tables, self._content.about])
 
 
 def _read(file: Path) -> pd.DataFrame:

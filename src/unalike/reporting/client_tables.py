@@ -5,6 +5,7 @@ import pandas as pd
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.content import ReportContent
+from unalike.reporting.findings import fact_table, findings
 from unalike.reporting.summary_columns import summary_tables
 from unalike.reporting.table import Table, TableColumn, interval, number, rows, words
 
@@ -40,8 +41,7 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
 
 def difference_to(other: str, metric: Metric) -> TableColumn:
     """The column of differences to a method: gains, where more is better."""
-    title = f"Gain over {other}" if metric.sign > 0 else f"Difference from {other}"
-    return number(title, f"to_{other}", metric.difference)
+    return number(wording.gain_over(other, metric), f"to_{other}", metric.difference)
 
 
 def client_table(content: ReportContent, method: str) -> Table | None:
@@ -67,8 +67,10 @@ def clients_of_best(content: ReportContent) -> list[Table]:
 
 
 def overview(content: ReportContent) -> list[Table]:
-    """The tables that a notebook and `print` show: the summary by protocol, and the clients with the best candidate."""
-    return [*summary_tables(content), *clients_of_best(content)]
+    """The tables that a notebook and `print` show: key facts, the summary by protocol, and the clients with the best candidate."""
+    facts = findings(content).key_facts
+    of_facts = [fact_table(facts)] if facts else []
+    return [*of_facts, *summary_tables(content), *clients_of_best(content)]
 
 
 def client_tables(content: ReportContent) -> list[Table]:

@@ -14,7 +14,7 @@ from unalike.reporting.decision import Decision, decide
 from unalike.reporting.failed_training import nothing_learned, trivially_personal
 from unalike.statistics.client_scores import MEAN, POOLED, client_scores, scored_across
 from unalike.statistics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
-from unalike.statistics.scores import in_order
+from unalike.statistics.scores import client_effects, in_order
 from unalike.statistics.seed_draws import (
     DIVISIONS,
     OWNERS,
@@ -75,6 +75,7 @@ class ReportContent(SharedDetails):
       where all seeds have the same; None for none.
     * `risks`: `method seed client outcome risk`, the test samples of two-class tasks (`statistics.risks`); None if not known.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
+    * `client_noun`: what the user's data calls a client, such as `hospital`.
 
     Raises `UnalikeError` if the tables are not consistent.
     """
@@ -87,6 +88,7 @@ class ReportContent(SharedDetails):
     label_counts: pd.DataFrame | None = None
     wire: pd.DataFrame | None = None
     warnings: list[str] = field(default_factory=list)
+    client_noun: str = "client"
     target: float | None = None
     client_rounds: pd.DataFrame | None = None
     resampled: pd.DataFrame | None = None
@@ -249,13 +251,21 @@ class ReportContent(SharedDetails):
     def decision(self) -> Decision:
         """The decision that the results support, by the models that clients use, with the clients that lose by it."""
         decision = self._decide(self.deciding_protocol, self.scores_of(self.deciding_protocol))
-        return replace(decision, losers=self._losers(decision))
+        return replace(
+            decision,
+            losers=self._losers(decision),
+            worse_off=self._worse_off(decision.best),
+            client_noun=self.client_noun,
+        )
 
-    def _losers(self, decision: Decision) -> dict[str, tuple[float, float, float]]:
-        """The clients that lose with the best candidate, by more than the smallest effect of interest, the largest loss first."""
+    def _losers(self, decision: Decision) -> dict[str, tuple[float, float, float]] | None:
+        """The clients that lose with the best candidate, by more than the smallest effect of interest, the largest loss first.
+
+        None where seeds have other clients.
+        """
         table = self.client_scores
         if not decision.best or table.empty:
-            return {}
+            return None
         is_client = ~table["client"].isin([MEAN, POOLED])
         with_best = table[(table["method"] == decision.best) & is_client]
         difference = f"to_{self.baseline}"
@@ -270,6 +280,12 @@ class ReportContent(SharedDetails):
             )
             for row in with_best.loc[large.index].to_dict("records")
         }
+
+    def _worse_off(self, method: str) -> float:
+        """The share of clients that are worse off with a method than with the baseline; NaN if it is not known."""
+        effects = client_effects(self.clients, self.baseline, self.deciding_column)
+        shares = effects.loc[effects["method"] == method, "worse_off"]
+        return float(shares.max())
 
     @property
     def same_clients(self) -> bool:

@@ -1,4 +1,7 @@
-"""The decision of a comparison: the best candidate against the baseline and against the rest, and what would settle it."""
+"""The decision of a comparison: the best candidate against the baseline and against the rest, and what would settle it.
+
+`Decision.answer` and `Decision.key_facts` are what every report begins with: page, terminal, notebook and exports render these two.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,11 +34,25 @@ MAX_CHEAPER_SHARE = 0.95
 """A method with so much of the best one's bytes, or more, is not called cheaper."""
 MAX_NAMED_LOSERS = 3
 """Most clients that a decision names."""
+COST_WORDS = {"bytes": "traffic", "seconds": "time"}
+"""Name of a cost -> its word in a key fact."""
+
+
+@dataclass(frozen=True)
+class KeyFact:
+    """A fact that carries a decision: `title` names it, `value` is read at a glance, `note` says what belongs to it."""
+
+    title: str
+    value: str
+    note: str
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.value} ({self.note})."
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision that a comparison supports under one protocol; `str(decision)` is one paragraph.
+    """The decision that a comparison supports under one protocol; `str(decision)` is the answer and its key facts, one a line.
 
     Differences are in the unit of the metric: 0.01 is one point of accuracy.
 
@@ -64,7 +81,10 @@ class Decision:
         reason: why there is nothing to decide; empty if there is.
         metric: the metric that decides.
         protocol: the protocol whose scores decide; with `used`, a method is judged by personal models where it trains them.
-        losers: client -> its mean difference with `best`, and the interval, of clients that lose; the largest loss first.
+        losers: client -> its mean difference with `best`, and the interval, of clients that lose; the largest loss first. None
+            where seeds have other clients.
+        worse_off: the share of all pairs (seed, client) that are worse off with `best` than with the baseline; NaN if unknown.
+        client_noun: what the user's data calls a client, such as `hospital`.
         epsilon: epsilon of a run of `best`, if that is private; else NaN.
         samples_limit: whether a part of the interval's width remains with any number of seeds, because these share samples.
     """
@@ -94,7 +114,9 @@ class Decision:
     protocol: str = "clients"
     epsilon: float = math.nan
     samples_limit: bool = False
-    losers: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+    losers: Mapping[str, tuple[float, float, float]] | None = None
+    worse_off: float = math.nan
+    client_noun: str = "client"
 
     @property
     def leader(self) -> str:
@@ -118,118 +140,147 @@ class Decision:
         return paragraph(self)
 
     def __str__(self) -> str:
+        return "\n".join([self.answer, *map(str, self.key_facts)])
+
+    @property
+    def answer(self) -> str:
+        """The method to use, in one short sentence; where there is nothing to decide, the reason."""
         if self.reason:
             return self.reason
-        sentences = (
-            self._verdict(),
-            self._losses(),
-            self._chances(),
-            self._costs(),
-            self._outlook(),
-        )
-        return " ".join(filter(None, sentences))
-
-    def _verdict(self) -> str:
-        """The method to use, with its gain."""
-        verdict = self.verdicts[self.best]
-        gain = f"{self.metric.difference(self.difference)} of {self.metric.word} compared with {self.baseline}"
-        measured = f"{gain} ({self._interval()})"
-        ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         if self.choice == self.best:
             use = "Use"
             if not math.isnan(self.epsilon):
                 use = f"At epsilon {wording.significant(self.epsilon, digits=2)}, use"
-            return f"{use} {self.best}: {self.metric.text(self.score)}, {measured}, {ahead}."
-        if verdict in (EQUAL, WORSE):
-            keep = "Keep" if self.choice else "For now, keep"
-            return f"{keep} {self.baseline}: the best candidate, {self.best}, is {verdict}: {measured}."
-        none = f"Undecided: no candidate is shown to be better than {self.baseline}"
-        if self.is_behind:
-            return f"{none}, and on average none is. The best of them, {self.best}, is behind: {measured}, {ahead}."
-        return f"{none}. {self.best} comes closest: {measured}, {ahead}."
+            return f"{use} {self.best}: it is shown to be better than {self.baseline}."
+        if not self.choice:
+            return f"Keep {self.baseline} for now: no other choice is shown to be better."
+        if self.verdicts[self.best] == EQUAL:
+            effect = wording.size_of_effect(self.smallest_effect, self.metric)
+            return f"Keep {self.baseline}: no other choice is better by {effect} or more."
+        return f"Keep {self.baseline}: no other choice is better."
 
-    def _interval(self) -> str:
-        """The interval of the difference; the best of several, which luck may have made the best, has the adjusted one."""
-        level = wording.confidence(self.level)
-        is_best_of_several = len(self.verdicts) > 1
-        if not is_best_of_several or self.verdicts[self.best] in (EQUAL, WORSE):
-            return f"{level} interval {self.metric.interval(*self.interval)}"
-        return (
-            f"{level} interval {self.metric.interval(*self.adjusted_interval)}, adjusted for the choice among "
-            f"{len(self.verdicts)} candidates; shrunken estimate {self.metric.difference(self.shrunken)}"
+    @property
+    def key_facts(self) -> list[KeyFact]:
+        """The facts that carry the answer, in the order in which all reports show them; none where there is nothing to decide."""
+        if self.reason:
+            return []
+        facts = [
+            self._gain(),
+            self._losses(),
+            self._chance(),
+            self._cost(),
+            self._outlook(),
+        ]
+        return [fact for fact in facts if fact is not None]
+
+    def _gain(self) -> KeyFact:
+        """The gain of the best candidate, with its interval."""
+        metric = self.metric
+        confidence = wording.confidence(self.level)
+        between = f"{confidence} interval {metric.interval(*self.shown_interval)}"
+        ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
+        score = f"{metric.word} {metric.text(self.score)}"
+        return KeyFact(
+            title=wording.gain_over(self.baseline, metric),
+            value=metric.difference(self.difference),
+            note=f"with {self.best}: {between}, {ahead}; {score}",
         )
 
-    def _losses(self) -> str:
-        """The clients that lose, with their differences."""
-        if not self.losers or self.verdicts[self.best] in (EQUAL, WORSE):
-            return ""
+    @property
+    def shown_interval(self) -> tuple[float, float]:
+        """The interval beside the gain: the adjusted one of the best of several, which luck may have made the best."""
+        return self.adjusted_interval if self.is_chosen_gain else self.interval
+
+    @property
+    def is_chosen_gain(self) -> bool:
+        """Whether the gain stands out because it is the largest of several, so that it is too large on average."""
+        return len(self.verdicts) > 1 and not self._is_no_gain
+
+    @property
+    def _is_no_gain(self) -> bool:
+        """Whether even the best candidate is shown to be no better than the baseline."""
+        return self.verdicts[self.best] in (EQUAL, WORSE)
+
+    def _losses(self) -> KeyFact | None:
+        """The clients that lose with the best candidate; None where it is not recommended, or clients have no scores."""
+        title = "Who loses"
+        if self._is_no_gain:
+            return None
+        if self.losers is None:
+            if math.isnan(self.worse_off):
+                return None
+            return KeyFact(
+                title,
+                value=f"{wording.share(self.worse_off)} of {wording.several(self.client_noun)}",
+                note=f"worse off with {self.best} than with {self.baseline}, in all seeds together",
+            )
+        if not self.losers:
+            effect = wording.size_of_effect(self.smallest_effect, self.metric)
+            return KeyFact(
+                title,
+                value=f"No {self.client_noun}",
+                note=f"by {effect} or more, on average with {self.best}",
+            )
         losses = []
         for name, (difference, low, high) in list(self.losers.items())[:MAX_NAMED_LOSERS]:
-            between = "" if math.isnan(low) else f", {self.metric.interval(low, high)}"
-            losses.append(f"{name} ({self.metric.difference(difference)}{between})")
+            between = "" if math.isnan(low) else f" ({self.metric.interval(low, high)})"
+            losses.append(f"{name} {self.metric.difference(difference)}{between}")
         more = len(self.losers) - MAX_NAMED_LOSERS
-        rest = f" and {wording.plural(more, 'more client')}" if more > 0 else ""
-        clients = wording.plural(len(self.losers), "client")
-        lose = "loses" if len(self.losers) == 1 else "lose"
-        return f"On average over the seeds, {clients} {lose} with it: {', '.join(losses)}{rest}."
-
-    def _chances(self) -> str:
-        """The probability that the best candidate is the best; empty where that is no question."""
-        is_no_question = self.is_behind or self.verdicts[self.best] in (EQUAL, WORSE)
-        if math.isnan(self.probability_best) or is_no_question:
-            return ""
-        methods = wording.plural(len(self.verdicts), "candidate")
-        chance = wording.chance(self.probability_best)
-        chance = chance.replace(">", "more than").replace("<", "less than")
-        chances = (
-            f"Among {methods} and {self.baseline}, it is the best with a probability of {chance}"
+        if more > 0:
+            losses.append(f"{more} more")
+        return KeyFact(
+            title,
+            value=wording.plural(len(self.losers), self.client_noun),
+            note=f"{wording.listing(losses)}, on average with {self.best}",
         )
+
+    def _chance(self) -> KeyFact | None:
+        """The probability that the best candidate is the best; None where that is no question."""
+        if math.isnan(self.probability_best) or self.is_behind or self._is_no_gain:
+            return None
+        choices = wording.plural(len(self.verdicts) + 1, "choice")
+        note = f"that {self.best} is the best of {choices}"
         if self.rivals and all(verdict == WORSE for verdict in self.rivals.values()):
-            others = "of them" if self.choice == self.best else "other candidate"
-            return f"{chances}; it is shown to be better than each {others}."
-        return f"{chances}."
+            note += "; it is shown to be better than each other one"
+        return KeyFact("Chance to be the best", wording.chance(self.probability_best), note)
 
-    def _costs(self) -> str:
-        """The cost of the choice, and the methods that are as good and cheaper."""
-        if self.choice != self.best:
-            return ""
-        sentences = []
+    def _cost(self) -> KeyFact | None:
+        """The cost of the best candidate, and the methods that are as good and cheaper; None where the baseline is kept."""
         ratios = [
-            f"{_ratio(ratio)} {name}" for name, ratio in self.cost.items() if math.isfinite(ratio)
+            f"{_ratio(ratio)} {COST_WORDS[name]}"
+            for name, ratio in self.cost.items()
+            if math.isfinite(ratio)
         ]
-        if ratios:
-            sentences.append(f"It costs {wording.listing(ratios)} of {self.baseline}.")
-        cheaper = [f"{name} ({_ratio(ratio)} bytes)" for name, ratio in self.cheaper.items()]
+        if self.choice == self.baseline or not ratios:
+            return None
+        first, *others = ratios
+        note = ", ".join([*others, f"compared with {self.baseline}"])
+        cheaper = [f"{name} ({_ratio(ratio)} traffic)" for name, ratio in self.cheaper.items()]
         if cheaper:
-            sentences.append(f"Practically equal and cheaper: {wording.listing(cheaper)}.")
-        return " ".join(sentences)
+            note += f"; as good and cheaper: {wording.listing(cheaper)}"
+        return KeyFact("Cost", wording.capital(first), note)
 
-    def _outlook(self) -> str:
-        """The open question, and the number of seeds that would settle it."""
-        if self.settles == 0 or not self.best:
-            return ""
-        still_open = ""
+    def _outlook(self) -> KeyFact:
+        """The open question, and what would settle it."""
+        title = "What would settle it"
+        if self.settles == 0:
+            return KeyFact(title, "It is settled", "more seeds are not expected to change it")
         if self.choice == self.best:
             rivals = [name for name in self.open if name != self.best]
-            still_open = f"It is not told apart from {wording.few(rivals)}"
-        elif self.open != (self.best,):
-            still_open = f"Still open: {wording.few(list(self.open))}"
+            is_or_are = "is" if len(rivals) == 1 else "are"
+            still_open = f"still open: whether {wording.few(rivals)} {is_or_are} better"
+        else:
+            still_open = f"still open: {wording.few(list(self.open))}"
 
         # where seeds share samples, no number of seeds may be enough
         is_limited = self.settles == MOST_NEEDED and self.samples_limit
         if self.settles is None or (is_limited and self.seeds <= FEW_SEEDS):
-            return f"{still_open}." if still_open else ""
+            return KeyFact(title, "Not known yet", still_open)
         if is_limited:
-            more_samples = "More seeds will not settle that: more samples would."
-            return f"{still_open}. {more_samples}" if still_open else more_samples
-
+            return KeyFact(title, "More samples", f"more seeds would not; {still_open}")
         if self.settles < MOST_NEEDED / 5:
-            seeds = f"about {wording.plural(self.settles, 'more seed')}"
-        else:
-            seeds = f"hundreds of seeds (about {self.settles})"
-        if still_open:
-            return f"{still_open}; {seeds} would settle that."
-        return f"{wording.capital(seeds)} would settle it."
+            return KeyFact(title, f"About {wording.plural(self.settles, 'more seed')}", still_open)
+        return KeyFact(title, "Hundreds of seeds", f"about {self.settles} more; {still_open}")
 
 
 def _ratio(ratio: float) -> str:

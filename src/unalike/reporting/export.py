@@ -1,4 +1,6 @@
-"""The summary as Markdown, LaTeX, CSV or JSON: one row per partition, method and protocol; JSON has the decision, too.
+"""The summary as Markdown, LaTeX, CSV or JSON: one row per partition, method and protocol.
+
+Markdown and JSON begin with the answer and its key facts.
 
 The same results give the same text, so times are left out. Markdown and LaTeX round numbers as the report does; CSV and JSON
 have all digits. LaTeX is a table for a paper.
@@ -6,7 +8,7 @@ have all digits. LaTeX is a table for a paper.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
+from unalike.reporting.wide_table import wide_frame, wide_table
 from unalike.statistics.scores import scoring_rule
 
 Parts = Sequence[tuple[str, ReportContent]]
@@ -52,6 +55,33 @@ def export_clients(parts: Parts, format: str) -> str:
     return TABLES[format](
         (f"{name} clients", _clients(name, content)) for name, content in with_scores
     )
+
+
+def export_wide(parts: Parts, format: str) -> str:
+    """One table with a row for each method and a column for each comparison. Raises `UnalikeError` for another format."""
+    if format == "csv":
+        return str(wide_frame(parts).to_csv(index=False, lineterminator="\n"))
+    if format not in TABLES:
+        raise unknown("format", format, ["csv", *TABLES])
+    return TABLES[format]([("wide", wide_table(parts))])
+
+
+def _decided(parts: Parts) -> str:
+    """The answer of each comparison with its key facts, and the tables below, in Markdown."""
+    texts = []
+    for partition, content in parts:
+        decision = _untimed(content.decision)
+        name = f"{wording.capital(partition)}: " if len(parts) > 1 else ""
+        texts.append(f"**{markdown_text(name + decision.answer)}**")
+        if decision.key_facts:
+            texts.append("\n".join(f"- {markdown_text(str(fact))}" for fact in decision.key_facts))
+    return "\n\n".join([*texts, _markdown(_tables(parts))])
+
+
+def _untimed(decision: Decision) -> Decision:
+    """The decision without times, which differ on every machine."""
+    cost = {name: ratio for name, ratio in decision.cost.items() if name != "seconds"}
+    return replace(decision, cost=cost)
 
 
 def _markdown(tables: Iterable[tuple[str, Table]]) -> str:
@@ -126,19 +156,34 @@ def _json(parts: Parts) -> str:
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    """A decision in words and its fields: the metric without its formula, the cost without times."""
-    fields = {"text": str(decision)} | asdict(decision)
-    fields["metric"] = decision.metric.stored_fields
-    fields["cost"] = {name: ratio for name, ratio in decision.cost.items() if name == "bytes"}
-    return fields
+    """A decision in words and its fields, the metric without its formula."""
+    untimed = _untimed(decision)
+    facts = [asdict(fact) for fact in untimed.key_facts]
+    said = {"text": str(untimed), "answer": untimed.answer, "key_facts": facts}
+    return said | asdict(untimed) | {"metric": untimed.metric.stored_fields}
 
 
 FORMATS: dict[str, Callable[[Parts], str]] = {
-    "markdown": lambda parts: _markdown(_tables(parts)),
+    "markdown": _decided,
     "csv": _csv,
     "latex": lambda parts: _latex(_tables(parts)),
     "json": _json,
 }
+
+
+TABLE_KINDS: dict[str, Callable[[Parts, str], str]] = {
+    "methods": export,
+    "clients": export_clients,
+    "wide": export_wide,
+}
+"""Kind of table -> the function that writes it in a format."""
+
+
+def export_table(parts: Parts, kind: str, format: str) -> str:
+    """A table of a kind as text. Raises `UnalikeError` for a kind that is not in `TABLE_KINDS`, or a format that it lacks."""
+    if kind not in TABLE_KINDS:
+        raise unknown("table", kind, TABLE_KINDS)
+    return TABLE_KINDS[kind](parts, format)
 
 
 ENDINGS = {

@@ -65,8 +65,8 @@ def some_learned_nothing(scored: pd.DataFrame, metric: Metric, classes: int | No
         return []
     them = "them" if len(idle) > 1 else "it"
     return [
-        f"No better than always predicting {constant.prediction}: {wording.listing(idle)}; a lead over "
-        f"{them} is one over nothing. {_advice(scored, idle, LONGER)}"
+        f"No better than always predicting {constant.prediction}: {wording.listing(idle)}; to be "
+        f"better than {them} shows nothing. {_advice(scored, idle, LONGER)}"
     ]
 
 

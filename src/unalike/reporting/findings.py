@@ -1,14 +1,17 @@
 """The findings of a comparison as sentences: the decision, one sentence per method, and the limits of the answer."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import pandas as pd
 
 from unalike.metrics.columns import IN_USE
 from unalike.reporting import failed_training, wording
 from unalike.reporting.content import ReportContent
-from unalike.reporting.table import Row, rows
+from unalike.reporting.decision import Decision, KeyFact
+from unalike.reporting.table import Row, Table, rows, words
 from unalike.statistics.client_scores import MEAN
 from unalike.statistics.costs import totals
 from unalike.statistics.inference import MIN_EXACT_SEEDS, least_exact_p
@@ -23,23 +26,31 @@ MAX_NAMED_METHODS = 3
 
 @dataclass(frozen=True)
 class Findings:
-    """The sentences of a report.
+    """What a report says, in the order of every report: the answer, its key facts, and below them all that qualifies these.
 
-    `about` says what the intervals are about. `answer` is the decision, `models` says which models it judges, `cautions` are
-    reasons to doubt the ranking. `standing` groups the methods by verdict, `shared` is the decision for one model for all clients,
-    `race` the course of a race; `models`, `standing`, `shared` and `race` may be empty. `details` has one sentence for each other
-    method, `limits` says what the statistics can show.
+    `answer` is the decision in one sentence, `key_facts` carry it. `shared` is the answer for one model for all clients, with
+    `shared_facts`. `cautions` are reasons to doubt the ranking. `about` says what the intervals are about, `models` which models
+    are judged, `standing` groups the methods by verdict, `limits` says what the statistics can show. `race` is the course of a
+    race. `models`, `standing`, `shared` and `race` may be empty. `details` has one sentence for each other method.
     """
 
-    about: str
     answer: str
-    models: str
-    cautions: list[str]
-    standing: str
+    key_facts: list[KeyFact]
     shared: str
+    shared_facts: list[KeyFact]
+    cautions: list[str]
+    about: str
+    models: str
+    standing: str
+    limits: list[str]
     race: str
     details: list[tuple[str, str]]
-    limits: list[str]
+
+    @property
+    def basis(self) -> list[str]:
+        """What the answer rests on: its intervals, models and tests."""
+        texts = (self.about, self.models, self.standing, *self.limits)
+        return [text for text in texts if text]
 
 
 def findings(content: ReportContent) -> Findings:
@@ -69,20 +80,34 @@ def findings(content: ReportContent) -> Findings:
     limits = [
         *epsilons(content),
         *_chance_level(content),
+        *_chosen_gain(content.decision),
         *_limits(content, others),
         *_uneven(content, rows(scores)),
     ]
+    shared = _shared(content)
     return Findings(
-        about=content.about,
-        answer=str(content.decision),
-        models=_models(content),
+        answer=content.decision.answer,
+        key_facts=content.decision.key_facts,
+        shared=shared,
+        shared_facts=content.shared_decision.key_facts if shared else [],
         cautions=cautions,
+        about=content.about,
+        models=_models(content),
         standing=_standing(others, content),
-        shared=_shared(content),
+        limits=limits,
         race=race(content),
         details=[(row["method"], sentence(row, content)) for row in others],
-        limits=limits,
     )
+
+
+def fact_table(facts: Sequence[KeyFact]) -> Table:
+    """Key facts as a table, for a terminal, a notebook and Markdown."""
+    columns = [
+        words("Key facts", attrgetter("title")),
+        words("", attrgetter("value")),
+        words("", attrgetter("note")),
+    ]
+    return Table.of("", columns, facts)
 
 
 def _standing(others: list[Row], content: ReportContent) -> str:
@@ -112,20 +137,33 @@ def _models(content: ReportContent) -> str:
         "shared": "the shared model",
     }
     models = []
-    for kind, words in kinds.items():
+    for kind, in_words in kinds.items():
         names = [name for name in content.labels if content.model_kind(name, IN_USE) == kind]
         if names:
-            models.append(f"{words} of {wording.few(names)}")
+            models.append(f"{in_words} of {wording.few(names)}")
     if content.deciding_protocol == content.unprefixed_protocol:
         return f"Not judged here: {models[0]}, which are scored on the clients' test samples; run with the protocol clients, too."
     return f"Methods are judged by the models that clients use: {wording.listing(models)}, on the test samples of each client."
 
 
 def _shared(content: ReportContent) -> str:
-    """The decision for one model that serves all clients; empty if it is the answer already or there is none."""
+    """The answer for one model that serves all clients; empty if it is the answer already or there is none."""
     if content.deciding_protocol == content.unprefixed_protocol or content.shared_decision.reason:
         return ""
-    return f"If one shared model must serve all clients, also new ones: {content.shared_decision}"
+    clients = wording.several(content.client_noun)
+    return f"If one shared model must serve all {clients}, also new ones: {content.shared_decision.answer}"
+
+
+def _chosen_gain(decision: Decision) -> list[str]:
+    """How the gain of the best of several candidates allows for that choice."""
+    if decision.reason or not decision.is_chosen_gain:
+        return []
+    candidates = wording.plural(len(decision.verdicts), "candidate")
+    return [
+        f"{decision.best} was chosen for its large gain, a part of which may be luck. The interval beside the gain is adjusted for "
+        f"the choice among {candidates}; the estimate that allows for luck is {decision.metric.difference(decision.shrunken)} "
+        "(shrunken estimate)."
+    ]
 
 
 def _sentence(row: Row, content: ReportContent) -> str:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from unalike._utils.errors import UnalikeError
-from unalike.reporting import panels, risk_panels, tables
+from unalike.reporting import panels, risk_panels, tables, wording
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.client_tables import client_tables
 from unalike.reporting.content import ReportContent
@@ -35,6 +35,7 @@ def fill(template: str, **parts: Any) -> str:
         lstrip_blocks=True,
         loader=jinja2.FunctionLoader(_asset),
     )
+    environment.filters["several"] = wording.several
     assets = {
         "style": _inline("style.css"),
         "script": _inline("report.js"),
@@ -107,7 +108,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
         "risks": risk_panels.explanation(content),
         "scale": {
             "method": len(content.methods),
-            "client": int(content.clients.groupby("seed")["client"].nunique().max()),
+            content.client_noun: int(content.clients.groupby("seed")["client"].nunique().max()),
             "seed": len(content.seeds),
             "round": int(content.rounds["round"].max()),
         },

@@ -17,6 +17,7 @@ from unalike.reporting.findings import findings
 from unalike.reporting.html import fill
 from unalike.reporting.summary_columns import summary_columns
 from unalike.reporting.table import Row, Table, TableCell, number, rows
+from unalike.reporting.wide_table import has_one_metric, wide_table
 from unalike.statistics.inference import difference_table, family_tests
 from unalike.statistics.moderated_t import ALPHA
 from unalike.statistics.ranks import Ranks
@@ -61,6 +62,7 @@ def render(content: JoinedContent) -> str:
         answer=_answer(content),
         obstacles=content.obstacles,
         differences=_differences(content),
+        wide=wide_table(content.parts) if has_one_metric(content.parts) else None,
         over=ranking,
         parts=[_part(i, name, part, style) for i, (name, part) in enumerate(content.parts)],
     )

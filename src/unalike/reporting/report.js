@@ -132,5 +132,8 @@ document.querySelectorAll("[data-copy]").forEach((button) => button.addEventList
 dark.addEventListener("change", repaint);
 addEventListener("resize", () => document.querySelectorAll(".plot[data-drawn]:not([hidden])").forEach(draw));
 matchMedia("print").addEventListener("change", repaint);
-addEventListener("beforeprint", () => fit(PAPER));
+addEventListener("beforeprint", () => {
+  document.querySelectorAll(".more").forEach((folded) => { folded.open = true; });
+  fit(PAPER);
+});
 addEventListener("afterprint", () => fit(null));

@@ -82,8 +82,8 @@ def _loss(loss: float) -> str:
     return wording.decimal(loss, 3 if abs(loss) < 1000 else 0)
 
 
-def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
-    """The columns of a table for a paper: mean and sd in one cell, a difference with its interval.
+def score_of_paper(content: ReportContent, protocol: str) -> TableColumn:
+    """The column of scores of a paper, mean and sd in one cell.
 
     The best method that is no reference is bold, and so are those with the same score as printed.
     """
@@ -102,6 +102,13 @@ def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
             text = f"{text} ± {metric.amount(sd)}"
         return TableCell(text, mean, strong=is_best)
 
+    return TableColumn(f"{metric.title}{metric.axis_unit}", score)
+
+
+def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
+    """The columns of a table for a paper: mean and sd in one cell, a difference with its interval."""
+    metric = content.metric
+
     def without_unit(difference: float) -> str:
         return metric.difference(difference).removesuffix(metric.unit)
 
@@ -118,7 +125,7 @@ def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
     if protocol == IN_USE:
         columns.append(model_column(content))
     columns += [
-        TableColumn(f"{metric.title}{metric.axis_unit}", score),
+        score_of_paper(content, protocol),
         TableColumn(f"Difference{unit}", difference),
     ]
     columns += [by_name[name] for name in ("p", "verdict", "worst", "traffic")]

@@ -1,6 +1,5 @@
 """The summary of a comparison for a board: one printed page without charts, jargon and scripts."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,11 @@ from unalike.reporting.html import fill
 from unalike.reporting.table import Table, interval, number, rows, words
 from unalike.statistics.client_scores import MEAN, POOLED
 from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
-from unalike.statistics.verdicts import EQUAL, WORSE
 
 MAX_SHOWN_CLIENTS = 12
 """Most clients on the page. Of more clients, the largest losses and gains are shown."""
-MOST_RISKS = 3
-"""Most losing clients, and most warnings, on the page."""
+MAX_WARNINGS = 3
+"""Most warnings on the page."""
 MAX_WARNING_LETTERS = 240
 
 
@@ -29,28 +27,12 @@ def render(content: ReportContent) -> str:
     return fill(
         "summary.html.j2",
         title=content.title,
-        decision=_decision(content),
+        decision=content.decision,
         clients=None if clients is None else _table(content, clients),
         about=_about(content),
         risks=_risks(content, clients),
         cost=_cost(content),
     )
-
-
-def _decision(content: ReportContent) -> str:
-    """The decision in one sentence."""
-    found = content.decision
-    if found.reason:
-        return f"No decision: {wording.capital(found.reason)}"
-    gain = f"{content.metric.difference(found.difference)} of {content.metric.word}"
-    if found.choice == found.best:
-        return f"Use {found.best} instead of {found.baseline}: it predicts better, by {gain}."
-    if found.is_behind or found.verdicts[found.best] in (EQUAL, WORSE):
-        none = "no other method predicts noticeably better"
-        if found.choice:
-            return f"Stay with {found.baseline}: {none}."
-        return f"Stay with {found.baseline} for now: on average {none}, but that is not shown for all of them yet."
-    return f"Stay with {found.baseline} for now: {found.best} may predict better, but that is not shown yet."
 
 
 def _clients(content: ReportContent) -> pd.DataFrame | None:
@@ -108,14 +90,8 @@ def _about(content: ReportContent) -> str:
 
 
 def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
-    """The clients that lose, the epsilon of private methods, the warnings of the report, and what holds of every comparison."""
+    """The epsilon of private methods, the warnings of the report, and what holds of every comparison."""
     sentences = []
-    worst = list(content.decision.losers.items())[:MOST_RISKS]
-    losses = [f"{name} ({content.metric.difference(loss)})" for name, (loss, *_) in worst]
-    if losses:
-        sentences.append(
-            f"With {content.decision.best}, on average these clients lose: {wording.listing(losses)}."
-        )
     if clients is not None:
         negatives = clients["n_test"] - clients["n_positive"]
         fewest = np.minimum(clients["n_positive"], negatives)
@@ -127,7 +103,7 @@ def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
             )
     sentences += epsilons(content)
     warnings = [*content.warnings, *findings(content).cautions]
-    sentences += [wording.short(text, MAX_WARNING_LETTERS) for text in warnings[:MOST_RISKS]]
+    sentences += [wording.short(text, MAX_WARNING_LETTERS) for text in warnings[:MAX_WARNINGS]]
     # holds of every comparison, and stands last for that
     sentences.append(
         "These are past data. New patients, devices or rules of coding can change every number; test again before use."
@@ -136,20 +112,11 @@ def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
 
 
 def _cost(content: ReportContent) -> str:
-    """Traffic and time of a training run with the best candidate, and how many times those of the baseline they are."""
-    decision = content.decision
+    """Traffic and time of a training run with the best candidate."""
     table = {row["method"]: row for row in rows(content.scores_of(content.deciding_protocol))}
-    name = decision.leader
+    name = content.decision.leader
     if name not in table:
         return "The cost was not measured."
     row = table[name]
     sent = wording.megabytes(row["mb_down"] + row["mb_up"])
-    cost = f"One training run of {name}: {sent} MB sent, {wording.duration(row['seconds'])} of computation"
-    times = [
-        f"{ratio:.1f} times the {what}"
-        for what, ratio in decision.cost.items()
-        if math.isfinite(ratio)
-    ]
-    if not times or name == content.baseline:
-        return f"{cost}."
-    return f"{cost} ({wording.listing(times)} of {content.baseline})."
+    return f"One training run of {name}: {sent} MB sent, {wording.duration(row['seconds'])} of computation."

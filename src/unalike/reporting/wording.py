@@ -97,7 +97,19 @@ def capital(text: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun if count == 1 else several(noun)}"
+
+
+def several(noun: str) -> str:
+    """The plural of a noun: `clients`, `cities`, `classes`."""
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
+
+
+def gain_over(baseline: str, metric: Metric) -> str:
+    """The title of a difference to a method: a gain, where more is better."""
+    return f"Gain over {baseline}" if metric.sign > 0 else f"Difference from {baseline}"
 
 
 def short(text: str, limit: int = 38) -> str:

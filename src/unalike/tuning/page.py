@@ -23,7 +23,7 @@ Item = tuple[str, Sequence[Trial]]
 
 def render(tuning: Tuning) -> str:
     """Render the page as one HTML document. The same tuning gives the same text."""
-    answer, *others = tuning.findings
+    _, *others = tuning.findings
     trials = [trial for of_method in tuning.trials.values() for trial in of_method]
     return fill(
         "tuning.html.j2",
@@ -35,7 +35,8 @@ def render(tuning: Tuning) -> str:
             "round": sum(trial.rounds for trial in trials),
             "seed": int(tuning.after.rounds["seed"].nunique()),
         },
-        answer=answer,
+        answer=tuning.decision.answer,
+        facts=tuning.decision.key_facts,
         others=others,
         budget=_budget(tuning),
         panels=panels(tuning),

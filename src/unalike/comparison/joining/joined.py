@@ -191,15 +191,16 @@ class Joined:
         )
 
 
-def join(comparisons: Sequence[tuple[str, Comparison]]) -> Joined:
+def join(comparisons: Sequence[tuple[str, Comparison]], baseline: str | None = None) -> Joined:
     """Combine comparisons that belong together, and lay the others side by side.
 
     Folders with the same clients, the same training and no conflicting cells become one block, so that runs of single
     methods add up to a comparison. Blocks with the same training on different clients are partitions of one study: methods
     are ranked over them. Nothing else is pooled.
 
-    `comparisons` are (folder as the user gave it, its comparison), in the order of the report. Raises `UnalikeError` if there
-    is none.
+    `comparisons` are (folder as the user gave it, its comparison), in the order of the report. `baseline` is the label of the
+    method that the others are compared with; None leaves each comparison its own. Raises `UnalikeError` if there is no comparison,
+    or one lacks the baseline.
     """
     if not comparisons:
         raise UnalikeError("found nothing to join; give one or more folders")
@@ -207,14 +208,27 @@ def join(comparisons: Sequence[tuple[str, Comparison]]) -> Joined:
     relabelled = with_shared_labels([comparison for _, comparison in comparisons])
     folders = []
     for i, comparison in enumerate(relabelled):
-        folders.append(ComparisonFolder(_letter(i), typed[i], comparison))
+        judged = comparison.judged_by(baseline=baseline)
+        folders.append(ComparisonFolder(_letter(i), typed[i], judged))
 
     blocks = []
     for group in _group_compatible(folders):
         merged = merge([folder.comparison for folder in group])
+        _check_baseline(merged, group)
         blocks.append(JoinedBlock("", group, merged))
     blocks = _with_names(blocks)
     return Joined(folders, blocks, _partitions_of_one_study(blocks))
+
+
+def _check_baseline(merged: Comparison, group: Sequence[ComparisonFolder]) -> None:
+    """Raise `UnalikeError` if folders that make one comparison lack its baseline."""
+    labels = [method["label"] for method in merged.facts.methods]
+    if merged.facts.baseline not in labels:
+        given = wording.listing(folder.given for folder in group)
+        raise UnalikeError(
+            f"found no {merged.facts.baseline!r} in {given}, which has {wording.listing(labels)}; the baseline must be in every "
+            "folder: choose one of these, leave the folder out, or run the method on its clients"
+        )
 
 
 def _group_compatible(folders: Sequence[ComparisonFolder]) -> list[list[ComparisonFolder]]:

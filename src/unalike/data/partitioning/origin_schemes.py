@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.spec import parse
 from unalike.data.partitioning.partition_files import ClientIndices, read_fl_bench, read_indices
 from unalike.data.partitioning.scheme import Division, by_value, registry
 
@@ -189,3 +190,11 @@ def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
         shortened += [str(name)] if share == 1 else of_domain
     is_unique = len(set(shortened)) == len(shortened)
     return shortened if is_unique else numbered
+
+
+def owner_column(spec: str) -> str:
+    """The column whose values are the clients, of the spec of a partition by owners; empty for another one."""
+    if not spec.startswith(("natural(", "leave_one_out(")):
+        return ""
+    scheme, *_ = parse(spec)
+    return str(scheme.parameters.get("column", ""))
