@@ -267,9 +267,7 @@ def _fit(
     return probabilities
 
 
-def _scored(
-    task: Task, predictions: np.ndarray, y: torch.Tensor, owners: np.ndarray
-) -> Scores:
+def _scored(task: Task, predictions: np.ndarray, y: torch.Tensor, owners: np.ndarray) -> Scores:
     """Predictions [n, C] or [n, 1] of labels y [n], as an evaluation of a method gives them."""
     outputs = torch.from_numpy(predictions)
     logits = task.logits_of(outputs.clip(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))

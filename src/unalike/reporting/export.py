@@ -21,6 +21,7 @@ from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
+from unalike.reporting.together_or_alone import references, together_or_alone
 from unalike.statistics.scores import scoring_rule
 
 Parts = Sequence[tuple[str, ReportContent]]
@@ -52,6 +53,33 @@ def export_clients(parts: Parts, format: str) -> str:
     return TABLES[format](
         (f"{name} clients", _clients(name, content)) for name, content in with_scores
     )
+
+
+def _answers(parts: Parts) -> list[str]:
+    """For each comparison that has fitted references, the partition and whether training together pays, a sentence a line."""
+    texts = []
+    for partition, content in parts:
+        found = together_or_alone(content)
+        if found is not None:
+            name = f"{wording.capital(partition)}: " if len(parts) > 1 else ""
+            texts.append(f"{name}{found}")
+    return texts
+
+
+def _markdown_page(parts: Parts) -> str:
+    """The answers, each sentence a paragraph, and the tables."""
+    lines = []
+    for answer in _answers(parts):
+        lines += [f"{markdown_text(line)}\n\n" for line in answer.split("\n")]
+    return "".join(lines) + _markdown(_tables(parts))
+
+
+def _latex_page(parts: Parts) -> str:
+    """The answers as comments, and the tables."""
+    lines = []
+    for answer in _answers(parts):
+        lines += [f"% {line}\n" for line in answer.split("\n")]
+    return "".join(lines) + _latex(_tables(parts))
 
 
 def _markdown(tables: Iterable[tuple[str, Table]]) -> str:
@@ -112,16 +140,19 @@ def _csv(parts: Parts) -> str:
 
 def _json(parts: Parts) -> str:
     """A list with one object per comparison; numbers that are not known are null."""
-    comparisons = [
-        {
+    comparisons = []
+    for partition, content in parts:
+        found = together_or_alone(content)
+        comparison = {
             "partition": partition,
+            "together_or_alone": None if found is None else found.fields,
             "about": content.about,
             "decision": _decision(content.decision),
             "summary": content.summary.drop(columns="seconds").to_dict("records"),
+            "references": references(content).to_dict("records"),
             "clients": content.client_scores.to_dict("records"),
         }
-        for partition, content in parts
-    ]
+        comparisons.append(comparison)
     return TypeAdapter(list[dict[str, Any]]).dump_json(comparisons, indent=1).decode() + "\n"
 
 
@@ -134,9 +165,9 @@ def _decision(decision: Decision) -> dict[str, Any]:
 
 
 FORMATS: dict[str, Callable[[Parts], str]] = {
-    "markdown": lambda parts: _markdown(_tables(parts)),
+    "markdown": _markdown_page,
     "csv": _csv,
-    "latex": lambda parts: _latex(_tables(parts)),
+    "latex": _latex_page,
     "json": _json,
 }
 

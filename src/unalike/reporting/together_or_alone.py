@@ -1,4 +1,4 @@
-"""Together, or alone? The answer of models that scikit-learn fitted to convergence, and how near the methods of rounds come to it."""
+"""Together, or alone? The answer of models that were fitted to convergence, and how near the methods of rounds come to it."""
 
 from __future__ import annotations
 
@@ -96,8 +96,13 @@ class TogetherOrAlone:
     @property
     def answer(self) -> str:
         """The question and its answer in one line."""
+        return f"{QUESTION} {self.finding}"
+
+    @property
+    def finding(self) -> str:
+        """The answer without the question: verdict, and the gain that it rests on."""
         return (
-            f"{QUESTION} {self.verdict} All data pooled ({self.pooled.model}) against each client alone ({self.alone.model}): "
+            f"{self.verdict} All data pooled ({self.pooled.model}) against each client alone ({self.alone.model}): "
             f"a gain of {self._text(self.gain)} in {self.metric.word}."
         )
 
@@ -156,9 +161,7 @@ class TogetherOrAlone:
         lead = self._text(self.tree_lead)
         if self.tree_lead.low > 0:
             return f"Trees win, and no method here trains them: {self.pooled.label} is ahead of {self.method} by {lead}."
-        return (
-            f"No method here trains trees. {self.pooled.label} is ahead of {self.method} by {lead}, which shows nothing."
-        )
+        return f"No method here trains trees. {self.pooled.label} is ahead of {self.method} by {lead}; that is not shown."
 
 
 def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
@@ -209,7 +212,9 @@ def _best(content: ReportContent, scores: dict[str, pd.Series], scope: str) -> B
     for row in rows(of_scope):
         score = float(scores[row["method"]].mean())
         fits.append(BestFit(row["method"], row["model"], bool(row["trees"]), score))
-    return max(fits, key=lambda fit: -math.inf if math.isnan(fit.score) else metric.sign * fit.score)
+    return max(
+        fits, key=lambda fit: -math.inf if math.isnan(fit.score) else metric.sign * fit.score
+    )
 
 
 def _method(content: ReportContent) -> str:
@@ -342,9 +347,7 @@ def reference_table(content: ReportContent) -> Table | None:
             interval(level, "ci_low", "ci_high", metric.interval),
         ]
     columns.append(number("Seeds", "seeds"))
-    caption = (
-        "Models of scikit-learn fitted to convergence on the same training rows and scored on the same test rows"
-    )
+    caption = "Models of scikit-learn fitted to convergence on the same training rows and scored on the same test rows"
     return Table.of(caption, columns, rows(scores))
 
 
@@ -375,9 +378,10 @@ def client_gain_table(found: TogetherOrAlone) -> Table | None:
 
 @dataclass(frozen=True)
 class TogetherCard:
-    """The answer as the pages show it."""
+    """The answer as the pages show it, under the question as its heading."""
 
-    answer: str
+    question: str
+    finding: str
     details: Sequence[str]
     tables: Sequence[Table | None]
 
@@ -387,4 +391,9 @@ def together_card(content: ReportContent) -> TogetherCard | None:
     found = together_or_alone(content)
     if found is None:
         return None
-    return TogetherCard(found.answer, found.details, [reference_table(content), client_gain_table(found)])
+    return TogetherCard(
+        question=QUESTION,
+        finding=found.finding,
+        details=found.details,
+        tables=[reference_table(content), client_gain_table(found)],
+    )

@@ -46,9 +46,7 @@ def scores_of_clients(fitted: pd.DataFrame) -> pd.DataFrame:
     return fitted[(fitted["draw"] == TEST_ROWS) & (fitted["client"] != POOLED)]
 
 
-def scores_of_references(
-    fitted: pd.DataFrame, metric: Metric, across: str
-) -> dict[str, pd.Series]:
+def scores_of_references(fitted: pd.DataFrame, metric: Metric, across: str) -> dict[str, pd.Series]:
     """Reference -> its score by seed: of all test rows pooled, or the mean over the clients or the worst tenth of them."""
     on_tests = fitted[fitted["draw"] == TEST_ROWS]
     of_all = on_tests[on_tests["client"] == POOLED].set_index("seed")
@@ -102,4 +100,6 @@ def paired_gain(
         high = mean + half
         p = float(2 * norm.sf(abs(mean) / error))
     largest = metric.high - metric.low
-    return Gain(mean, float(np.clip(low, -largest, largest)), float(np.clip(high, -largest, largest)), p)
+    return Gain(
+        mean, float(np.clip(low, -largest, largest)), float(np.clip(high, -largest, largest)), p
+    )
