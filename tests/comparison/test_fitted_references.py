@@ -174,7 +174,7 @@ def test_arrays_have_no_references_and_large_tables_a_note(small, people, amount
     dataset = ua.load(amounts, target="dose", group="site")
     found = ua.compare(["fedavg"], data=dataset, seeds=1, **OPTIONS)
     assert found.fitted is None
-    assert any("expected at most 200 clients and 10 numbers" in note for note in found.facts.notes)
+    assert any("expected at most 100 clients and 10 numbers" in note for note in found.facts.notes)
 
 
 def test_gain_of_repeated_fits_varies_with_the_shared_test_rows_alone():

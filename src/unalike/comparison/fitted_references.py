@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FOLDER = "references"
 """The folder of finished fits in that of a comparison, beside its cells."""
-MAX_CLIENTS = 200
+MAX_CLIENTS = 100
 """With more clients their fits would take longer than the comparison."""
 MAX_NUMBERS = 2**22
 """Most rows times columns of a table that is fitted, for the same reason."""
@@ -232,7 +232,8 @@ def _scores(reference: FittedReference, run_config: RunConfig) -> Scores:
         predictions = _fit(reference, x[train], y[train], run_config.options.seed, classes)
         rows = np.concatenate([population.test[k] for k in clients])
         owners = np.repeat(clients, population.test.sizes[clients])
-        parts.append(_scored(population.task, predictions(x[rows]), population.y[rows], owners))
+        labels = torch.from_numpy(y[rows])
+        parts.append(_scored(population.task, predictions(x[rows]), labels, owners))
     return Scores.join(parts)
 
 
