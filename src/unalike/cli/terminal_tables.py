@@ -133,11 +133,12 @@ def profile_table(profile: Profile) -> None:
 
 
 def summary_table(comparison: Comparison) -> None:
-    """Print the answer and its key facts, one row per method and protocol, and then all that qualifies the answer."""
-    from unalike.reporting.client_tables import clients_of_best
+    """Print whether to train together, the answer and its key facts, a row per method and protocol, and all that qualifies it."""
+    from unalike.reporting.client_tables import MAX_LISTED_CLIENTS, clients_of_best
     from unalike.reporting.findings import fact_table
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.tables import race as race_table
+    from unalike.reporting.together_or_alone import together_card
     from unalike.reporting.wording import capital
     from unalike.runtime.setup.stopping import ended_early
     from unalike.statistics.scores import scoring_rule
@@ -146,6 +147,9 @@ def summary_table(comparison: Comparison) -> None:
     content = comparison.content()
     findings = comparison.findings
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
+    card = together_card(content)
+    if card is not None:
+        sentences([f"{card.question} {card.finding}", *card.details])
     sentences([findings.answer])
     if findings.key_facts:
         key_facts = fact_table(findings.key_facts)
@@ -155,9 +159,12 @@ def summary_table(comparison: Comparison) -> None:
         tables(table.columns, table.texts, title, table.words)
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
-    left = race_table(content, {})
-    if left is not None:
-        tables(left.columns, left.texts, left.caption, left.words)
+    further = [race_table(content, {})]
+    if card is not None:
+        further = [*card.tables, *further]
+    for found in further:
+        if found is not None and len(found.rows) <= MAX_LISTED_CLIENTS:
+            tables(found.columns, found.texts, found.caption, found.words)
     texts = [
         findings.shared,
         *map(str, findings.shared_facts),

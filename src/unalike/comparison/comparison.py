@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from unalike.reporting.content import ReportContent
     from unalike.reporting.decision import Decision
     from unalike.reporting.findings import Findings
+    from unalike.reporting.together_or_alone import TogetherOrAlone
 
 COLUMNS = {
     "rounds": {"round", "seconds", "bytes_down", "bytes_up"},
     "clients": {"client", "n_train", "n_test"},
 }
 """Columns that each table must have."""
-OPTIONAL_TABLES = ("client_rounds", "resampled", "risks")
+OPTIONAL_TABLES = ("client_rounds", "resampled", "risks", "fitted")
 """Tables that a comparison may have besides."""
 MOST_CLIENTS, MOST_ROUNDS = 100, 150
 """With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
@@ -54,6 +55,8 @@ class Comparison:
             under each protocol; None where each seed tests others.
         risks: the test samples of two-class tasks after the last round, `method seed client outcome risk`; None for other tasks
             and very many samples.
+        fitted: the scores of references that scikit-learn fitted to convergence, each client alone and all data pooled
+            (`statistics.fitted_scores`); None for data that is no table.
 
     Example:
         >>> clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
@@ -69,6 +72,7 @@ class Comparison:
     client_rounds: pd.DataFrame | None = None
     resampled: pd.DataFrame | None = None
     risks: pd.DataFrame | None = None
+    fitted: pd.DataFrame | None = None
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -87,6 +91,15 @@ class Comparison:
     def shared_decision(self) -> Decision:
         """The decision for one model that serves all clients."""
         return self._content.shared_decision
+
+    def together_or_alone(self) -> TogetherOrAlone | None:
+        """Whether training together pays, by models of scikit-learn that were fitted to convergence on the same rows.
+
+        `str(answer)` begins with the answer in one line. None for data that is no table, and before the comparison has ended.
+        """
+        from unalike.reporting.together_or_alone import together_or_alone
+
+        return together_or_alone(self._content)
 
     @property
     def findings(self) -> Findings:
@@ -318,8 +331,8 @@ class Comparison:
         from unalike.reporting.table import html
 
         tables = [paragraph(table.caption) + html(table) for table in overview(self._content)]
-        shown = [paragraph(repr(self)), bold_paragraph(self.decision.answer), *tables]
-        return "".join([*shown, paragraph(self._content.about)])
+        first = [bold_paragraph(text) for text in (*self._first_lines, self.decision.answer)]
+        return "".join([paragraph(repr(self)), *first, *tables, paragraph(self._content.about)])
 
     def __str__(self) -> str:
         from unalike.reporting.client_tables import overview
@@ -328,7 +341,14 @@ class Comparison:
         tables = [
             f"{table.caption}\n{aligned_text(table)}".lstrip() for table in overview(self._content)
         ]
-        return "\n\n".join([self.decision.answer, *tables, self._content.about])
+        texts = [*self._first_lines, self.decision.answer, *tables, self._content.about]
+        return "\n\n".join(texts)
+
+    @property
+    def _first_lines(self) -> list[str]:
+        """The answer to the question whether to train together; none where it is not known."""
+        found = self.together_or_alone()
+        return [] if found is None else [str(found)]
 
 
 def _read(file: Path) -> pd.DataFrame:

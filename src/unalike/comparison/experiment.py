@@ -31,6 +31,7 @@ from unalike.comparison.comparison import Comparison, client_rounds, labelled, l
 from unalike.comparison.comparison_json import COMPARISON_FILE, ComparisonFacts
 from unalike.comparison.cost_estimate import CALIBRATION_ROUNDS, Estimate, calibrate
 from unalike.comparison.earlier_reports import keep_report
+from unalike.comparison.fitted_references import can_be_fitted, fitted_scores, why_not_fitted
 from unalike.comparison.racing.race import CellSeconds, Race, RaceStart
 from unalike.comparison.standings import PlannedCell, save_cells
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
@@ -269,6 +270,7 @@ class Experiment:
             race = self.race.begin(list(self.run_configs), seeds, self.facts.baseline)
             results = self._run_race(race, folder, store or folder, progress, trackers)
             comparison = results.comparison(replace(self.facts, race=race.account))
+        comparison = self._with_references(comparison, results.ran, store or folder)
         if folder is None:
             return comparison
 
@@ -318,6 +320,22 @@ class Experiment:
                 if cell.seed == seed:
                     self._run_in_turn(results, cell, waiting, store, progress, trackers)
         return results
+
+    def _with_references(
+        self, comparison: Comparison, ran: Sequence[Cell], store: Path | None
+    ) -> Comparison:
+        """Add the references that scikit-learn fits under every seed that was run, or a note that a table has none."""
+        import pandas as pd
+
+        of_seed = {cell.seed: cell.run_config for cell in ran}
+        first = self.cells[0].run_config
+        if not can_be_fitted(first):
+            why = why_not_fitted(first)
+            notes = [*comparison.facts.notes, *([why] if why else [])]
+            return replace(comparison, facts=replace(comparison.facts, notes=notes))
+        with_draws = bool(self.fixed_tests)
+        tables = [fitted_scores(run_config, store, with_draws) for run_config in of_seed.values()]
+        return replace(comparison, fitted=pd.concat(tables, ignore_index=True))
 
     def _check_jobs(self, jobs: int) -> None:
         """Raise `UnalikeError` for jobs that cannot be honored."""

@@ -8,7 +8,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.methods.part import registry
 from unalike.methods.plan import Plan, complete_spec, method_of, plan
 
-UPPER = "upper reference (pooled data)"
+UPPER = "trained on pooled data by rounds"
 ORACLE = "reference (knows the true clusters)"
 
 

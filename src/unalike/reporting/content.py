@@ -74,6 +74,7 @@ class ReportContent(SharedDetails):
     * `resampled`: `method seed draw` and the headline metric on resampled test samples,
       where all seeds have the same; None for none.
     * `risks`: `method seed client outcome risk`, the test samples of two-class tasks (`statistics.risks`); None if not known.
+    * `fitted`: the scores of references that were fitted to convergence (`statistics.fitted_scores`); None where there are none.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
     * `client_noun`: what the user's data calls a client, such as `hospital`.
 
@@ -93,6 +94,7 @@ class ReportContent(SharedDetails):
     client_rounds: pd.DataFrame | None = None
     resampled: pd.DataFrame | None = None
     risks: pd.DataFrame | None = None
+    fitted: pd.DataFrame | None = None
     pooled_rounds: pd.DataFrame | None = field(default=None, init=False)
     own_metric: Metric | None = field(default=None, init=False)
 

@@ -23,6 +23,7 @@ from unalike.reporting.content import MODELS, ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
+from unalike.reporting.together_or_alone import references, together_or_alone
 from unalike.reporting.wide_table import wide_frame, wide_table
 from unalike.statistics.scores import scoring_rule
 
@@ -67,8 +68,10 @@ def export_wide(parts: Parts, format: str) -> str:
 
 
 def _decided(parts: Parts) -> str:
-    """The answer of each comparison with its key facts, and the tables below, in Markdown."""
+    """Whether to train together, the answer of each comparison with its key facts, and the tables below, in Markdown."""
     texts = []
+    for answer in _answers(parts):
+        texts += map(markdown_text, answer.split("\n"))
     for partition, content in parts:
         decision = _untimed(content.decision)
         name = f"{wording.capital(partition)}: " if len(parts) > 1 else ""
@@ -82,6 +85,25 @@ def _untimed(decision: Decision) -> Decision:
     """The decision without times, which differ on every machine."""
     cost = {name: ratio for name, ratio in decision.cost.items() if name != "seconds"}
     return replace(decision, cost=cost)
+
+
+def _answers(parts: Parts) -> list[str]:
+    """For each comparison that has fitted references, the partition and whether training together pays, a sentence a line."""
+    texts = []
+    for partition, content in parts:
+        found = together_or_alone(content)
+        if found is not None:
+            name = f"{wording.capital(partition)}: " if len(parts) > 1 else ""
+            texts.append(f"{name}{found}")
+    return texts
+
+
+def _latex_page(parts: Parts) -> str:
+    """The answers as comments, and the tables."""
+    lines = []
+    for answer in _answers(parts):
+        lines += [f"% {line}\n" for line in answer.split("\n")]
+    return "".join(lines) + _latex(_tables(parts))
 
 
 def _markdown(tables: Iterable[tuple[str, Table]]) -> str:
@@ -142,16 +164,19 @@ def _csv(parts: Parts) -> str:
 
 def _json(parts: Parts) -> str:
     """A list with one object per comparison; numbers that are not known are null."""
-    comparisons = [
-        {
+    comparisons = []
+    for partition, content in parts:
+        found = together_or_alone(content)
+        comparison = {
             "partition": partition,
+            "together_or_alone": None if found is None else found.fields,
             "about": content.about,
             "decision": _decision(content.decision),
             "summary": content.summary.drop(columns="seconds").to_dict("records"),
+            "references": references(content).to_dict("records"),
             "clients": content.client_scores.to_dict("records"),
         }
-        for partition, content in parts
-    ]
+        comparisons.append(comparison)
     return TypeAdapter(list[dict[str, Any]]).dump_json(comparisons, indent=1).decode() + "\n"
 
 
@@ -166,7 +191,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
 FORMATS: dict[str, Callable[[Parts], str]] = {
     "markdown": _decided,
     "csv": _csv,
-    "latex": lambda parts: _latex(_tables(parts)),
+    "latex": _latex_page,
     "json": _json,
 }
 

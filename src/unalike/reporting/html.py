@@ -19,6 +19,7 @@ from unalike.reporting.charts.palette import looks
 from unalike.reporting.client_tables import client_tables
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
+from unalike.reporting.together_or_alone import together_card
 
 
 def render(content: ReportContent) -> str:
@@ -76,6 +77,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
     return {
         "content": content,
         "looks": style,
+        "together": together_card(content),
         "found": findings(content),
         "panels": {
             "differences": panels.differences(content, style),

@@ -7,10 +7,10 @@ from unalike._utils.errors import UnalikeError
 
 SHORT_LIST: Mapping[str, str] = {
     "fedavg": "the baseline: the mean of the clients' models",
-    "local_only": "no federation: each client trains alone",
+    "local_only": "trained alone by rounds: no federation",
     "local_finetune": "personal models by fine-tuning the shared one",
     "feddyn(alpha=0.1)": "a proximal term with a correction of the local objectives",
-    "centralised": "upper reference: one model on the pooled samples",
+    "centralised": "trained on pooled data by rounds",
     "ifca(clusters=2)": "clusters of clients with a model each",
     "scaffold": "control variates against the drift of the clients",
     "ditto(lam=0.1)": "own models beside the shared one",

@@ -78,6 +78,9 @@ class Classification(_Classes):
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1)
 
+    def logits_of(self, probabilities: Tensor) -> Tensor:
+        return probabilities.log()
+
     def scored_logits(self, logits: Tensor, wanted: bool) -> Tensor:
         # one class alone has logits [B, 1], too
         return logits if wanted else logits[:, :0]
@@ -143,6 +146,10 @@ class Binary(_Classes):
     def probabilities(self, logits: Tensor) -> Tensor:
         z = logits.reshape(logits.shape[0])
         return torch.stack([(-z).sigmoid(), z.sigmoid()], -1)
+
+    def logits_of(self, probabilities: Tensor) -> Tensor:
+        of_false, of_true = probabilities.log().unbind(-1)
+        return (of_true - of_false).unsqueeze(-1)
 
 
 ASSUMED_TASK = Classification()

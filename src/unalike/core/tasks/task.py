@@ -143,6 +143,13 @@ class Task:
         """The probability of each class [B, C] (of false and true for one logit); None without classes."""
         return None
 
+    def logits_of(self, probabilities: Tensor) -> Tensor | None:
+        """Logits with these probabilities of the classes [B, C], as models of other libraries give them; None without classes.
+
+        The inverse of `probabilities`; no probability may be 0.
+        """
+        return None
+
     def scored_logits(self, logits: Tensor, wanted: bool) -> Tensor:
         """The logits that are kept with the scores of samples; `wanted`: by a metric that was chosen.
 

@@ -118,7 +118,9 @@ class OutputMixture(Mixture):
 
 
 @alias(
-    "local_only", "Reference without communication: every client trains by itself.", select="all"
+    "local_only",
+    "Trained alone by rounds: every client trains by itself, without communication.",
+    select="all",
 )
 @alias(
     "fedbn",

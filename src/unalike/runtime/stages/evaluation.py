@@ -17,12 +17,13 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
-from unalike.core.tasks.task import TWO_CLASSES
+from unalike.core.tasks.task import TWO_CLASSES, Task
 from unalike.core.types import Tree
 from unalike.methods.return_checks import untouched
 from unalike.metrics.columns import TEST, TRIGGERED, VALIDATION
 from unalike.metrics.metrics import (
     Metrics,
+    RunMetrics,
     leading_columns,
     measure,
     metric_names,
@@ -199,16 +200,7 @@ class Evaluator:
         if scores is None:
             return None
 
-        # Sorted by client, the samples of each one stand together: every place draws one of its client's rows.
-        scores = scores.of(np.argsort(scores.client, kind="stable"))
-        starts = np.searchsorted(scores.client, scores.client)
-        sizes = np.bincount(scores.client)[scores.client]
-        rng = np.random.default_rng(RESAMPLE_SEED)
-        metrics = []
-        for _ in range(RESAMPLES):
-            rows = starts + (rng.random(len(sizes)) * sizes).astype(int)
-            metrics.append(measure(self.population.task, scores.of(rows), self.custom))
-        return metrics
+        return resampled_metrics(self.population.task, scores, self.custom)
 
     def risks(self, models: ClientModels) -> Scores | None:
         """The clients' test samples as the last models in use score them: the clients' own where they have some, else the shared.
@@ -309,6 +301,20 @@ class Evaluator:
             logits=bool(self.custom),
             index=index.to(samples.y.device),
         )
+
+
+def resampled_metrics(task: Task, scores: Scores, custom: RunMetrics) -> list[Metrics]:
+    """The metrics on samples drawn again with replacement in each client; the draws depend on the clients' sizes alone."""
+    # Sorted by client, the samples of each one stand together: every place draws one of its client's rows.
+    by_client = scores.of(np.argsort(scores.client, kind="stable"))
+    starts = np.searchsorted(by_client.client, by_client.client)
+    sizes = np.bincount(by_client.client)[by_client.client]
+    rng = np.random.default_rng(RESAMPLE_SEED)
+    metrics = []
+    for _ in range(RESAMPLES):
+        rows = starts + (rng.random(len(sizes)) * sizes).astype(int)
+        metrics.append(measure(task, by_client.of(rows), custom))
+    return metrics
 
 
 def shown(stage: StageState, result: RoundResult | None) -> Sequence[int]:

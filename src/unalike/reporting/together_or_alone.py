@@ -1,0 +1,399 @@
+"""Together, or alone? The answer of models that were fitted to convergence, and how near the methods of rounds come to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from unalike.metrics.named_metrics import Metric
+from unalike.reporting import wording
+from unalike.reporting.content import ReportContent
+from unalike.reporting.table import Table, interval, number, rows, words
+from unalike.statistics.fitted_scores import (
+    ALONE,
+    TOGETHER,
+    Gain,
+    draws_of_references,
+    paired_gain,
+    scores_of_clients,
+    scores_of_references,
+)
+from unalike.statistics.moderated_t import holm
+from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
+from unalike.statistics.seed_draws import SPLITS, draws_of, sampling_variances
+from unalike.statistics.summary import scores_by_seed
+from unalike.statistics.verdicts import BETTER, EQUAL, WORSE, verdicts
+
+QUESTION = "Together, or alone?"
+PAYS = "Together."
+NOT_REACHED = "Together, but not with these methods."
+STAY_ALONE = "Alone."
+EITHER = "Either: the difference does not matter."
+OPEN = "Not decided."
+
+
+@dataclass(frozen=True)
+class BestFit:
+    """The reference with the best mean score among those of each client alone, or of all data pooled.
+
+    `label` is its name in tables, `model` that of its kind of model, `trees` whether it is one of trees, which no method trains.
+    """
+
+    label: str
+    model: str
+    trees: bool
+    score: float
+
+
+@dataclass(frozen=True)
+class ClientGain:
+    """The gain of one client by the model of all data pooled over its own; test rows and positives are means over seeds."""
+
+    client: str
+    n_test: float
+    n_positive: float
+    alone: float
+    pooled: float
+    gain: Gain
+
+
+@dataclass(frozen=True)
+class TogetherOrAlone:
+    """Whether training together pays.
+
+    Attributes:
+        metric: the metric that decides.
+        level: the level of the tests; intervals have the confidence 1 - level.
+        alone: the best model that each client fits alone.
+        pooled: the best model that is fitted on all data pooled.
+        gain: the gain of `pooled` over `alone`.
+        method: the method that the comparison decides for, or keeps; empty if all train alone or on pooled data.
+        method_gain: the gain of `method` over `alone`; None without a method.
+        tree_lead: the gain of `pooled` over `method` where `pooled` is of trees and is ahead by more than the smallest effect of
+            interest; else None.
+        clients: the gains of single clients; none where seeds have other clients.
+        few_clients: how many further clients have fewer than ten test rows of an outcome: they are counted, not judged.
+        verdict: `Together.`, `Alone.` or another of this file's answers.
+    """
+
+    metric: Metric
+    level: float
+    alone: BestFit
+    pooled: BestFit
+    gain: Gain
+    method: str
+    method_gain: Gain | None
+    tree_lead: Gain | None
+    clients: Sequence[ClientGain]
+    few_clients: int
+    verdict: str
+
+    @property
+    def answer(self) -> str:
+        """The question and its answer in one line."""
+        return f"{QUESTION} {self.finding}"
+
+    @property
+    def finding(self) -> str:
+        """The answer without the question: verdict, and the gain that it rests on."""
+        return (
+            f"{self.verdict} All data pooled ({self.pooled.model}) against each client alone ({self.alone.model}): "
+            f"a gain of {self._text(self.gain)} in {self.metric.word}."
+        )
+
+    @property
+    def details(self) -> list[str]:
+        """Sentences on the clients, on the method that trains in rounds, and on trees."""
+        return [text for text in (self._on_clients(), self._on_method(), self._on_trees()) if text]
+
+    def __str__(self) -> str:
+        return "\n".join([self.answer, *self.details])
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The text and all fields as plain values, the metric without its formula."""
+        return {"text": str(self)} | asdict(self) | {"metric": self.metric.stored_fields}
+
+    def _text(self, gain: Gain) -> str:
+        """A gain with its interval."""
+        mean = self.metric.difference(gain.mean)
+        if not gain.is_known:
+            return f"{mean} (no interval)"
+        between = self.metric.interval(gain.low, gain.high)
+        return f"{mean} ({wording.confidence(self.level)} interval {between})"
+
+    def _on_clients(self) -> str:
+        """The clients whose interval excludes 0, and the number of others."""
+        if not self.clients and not self.few_clients:
+            return ""
+        judged = [client for client in self.clients if client.gain.is_known]
+        gaining = [client.client for client in judged if client.gain.low > 0]
+        losing = [client.client for client in judged if client.gain.high < 0]
+        parts = []
+        if gaining:
+            parts.append(f"{wording.few(gaining, 'client')} surely gain by pooling")
+        if losing:
+            parts.append(f"{wording.few(losing, 'client')} surely lose")
+        rest = len(self.clients) - len(gaining) - len(losing)
+        if rest:
+            parts.append(f"{rest} of {len(self.clients)} not decided")
+        if self.few_clients:
+            clients = wording.plural(self.few_clients, "client")
+            parts.append(
+                f"{clients} with fewer than {MIN_SAMPLES_OF_CLASS} test rows of an outcome counted, not judged"
+            )
+        return f"By client: {'; '.join(parts)}."
+
+    def _on_method(self) -> str:
+        if self.method_gain is None:
+            return ""
+        gain = self._text(self.method_gain)
+        return f"Trained in rounds, without pooling, {self.method} has a gain of {gain} over each client alone."
+
+    def _on_trees(self) -> str:
+        if self.tree_lead is None:
+            return ""
+        lead = self._text(self.tree_lead)
+        if self.tree_lead.low > 0:
+            return f"Trees win, and no method here trains them: {self.pooled.label} is ahead of {self.method} by {lead}."
+        return f"No method here trains trees. {self.pooled.label} is ahead of {self.method} by {lead}; that is not shown."
+
+
+def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
+    """The answer of a comparison; None without fitted references, and before the comparison has ended."""
+    if content.fitted is None or content.unfinished:
+        return None
+    scores = scores_of_references(content.fitted, content.metric, content.across)
+    alone = _best(content, scores, ALONE)
+    pooled = _best(content, scores, TOGETHER)
+    method = _method(content)
+    if method:
+        scores[method] = scores_by_seed(content.rounds, content.deciding_column)[method]
+
+    def gain(label: str, other: str) -> Gain:
+        sampling = _sampling(content, label, other)
+        return paired_gain(scores[label], scores[other], content.metric, content.rules, sampling)
+
+    over_alone = gain(pooled.label, alone.label)
+    method_gain = gain(method, alone.label) if method else None
+    tree_lead = None
+    if method and pooled.trees:
+        lead = gain(pooled.label, method)
+        is_ahead = lead.mean >= content.smallest_difference
+        tree_lead = lead if is_ahead else None
+    clients = _clients(content, alone.label, pooled.label)
+    judged = [client for client in clients if _least_of_an_outcome(client) >= MIN_SAMPLES_OF_CLASS]
+    return TogetherOrAlone(
+        metric=content.metric,
+        level=content.rules.level,
+        alone=alone,
+        pooled=pooled,
+        gain=over_alone,
+        method=method,
+        method_gain=method_gain,
+        tree_lead=tree_lead,
+        clients=judged,
+        few_clients=len(clients) - len(judged),
+        verdict=_verdict(content, over_alone, method_gain),
+    )
+
+
+def _best(content: ReportContent, scores: dict[str, pd.Series], scope: str) -> BestFit:
+    """The reference of a scope with the best mean score."""
+    assert content.fitted is not None
+    of_scope = content.fitted[content.fitted["scope"] == scope].drop_duplicates("method")
+    metric = content.metric
+    fits = []
+    for row in rows(of_scope):
+        score = float(scores[row["method"]].mean())
+        fits.append(BestFit(row["method"], row["model"], bool(row["trees"]), score))
+    return max(
+        fits, key=lambda fit: -math.inf if math.isnan(fit.score) else metric.sign * fit.score
+    )
+
+
+def _method(content: ReportContent) -> str:
+    """The method that the comparison decides for or keeps; the best of the others if that one does not train together."""
+    outside = {method.label for method in content.methods if method.alone or method.reference}
+    scored = scores_by_seed(content.rounds, content.deciding_column)
+    means = {
+        label: content.metric.sign * float(values.mean())
+        for label, values in scored.items()
+        if label not in outside
+    }
+    chosen = content.decision.choice or content.baseline
+    if chosen in means or not means:
+        return chosen if means else ""
+    return max(means, key=lambda label: means[label])
+
+
+def _sampling(content: ReportContent, label: str, other: str) -> float:
+    """The variance of a difference that comes from test rows which all seeds share; 0 where each seed tests others."""
+    assert content.fitted is not None
+    draws = {
+        **draws_of(content.resampled, content.deciding_column),
+        **draws_of_references(content.fitted, content.metric),
+    }
+    return float(sampling_variances(draws, other, [label])[0])
+
+
+def _verdict(content: ReportContent, over_alone: Gain, method_gain: Gain | None) -> str:
+    """The answer in a few words: two tests, corrected by Holm, of pooling and of the method against each client alone."""
+    gains = [over_alone] if method_gain is None else [over_alone, method_gain]
+    found = verdicts(
+        gain=[gain.mean for gain in gains],
+        low=[gain.low for gain in gains],
+        high=[gain.high for gain in gains],
+        p=holm([gain.p for gain in gains]),
+        level=content.rules.level,
+        smallest=content.smallest_difference,
+    )
+    of_method = "" if method_gain is None else found[1]
+    if BETTER in found:
+        return NOT_REACHED if of_method == WORSE else PAYS
+    if WORSE in found:
+        return STAY_ALONE
+    return EITHER if found[0] == EQUAL else OPEN
+
+
+def _clients(content: ReportContent, alone: str, pooled: str) -> list[ClientGain]:
+    """The gain of each client; an interval only where each seed tests other rows of the same clients."""
+    assert content.fitted is not None
+    if not content.same_clients:
+        return []
+    metric = content.metric_of_clients
+    table = scores_of_clients(content.fitted)
+    clients = []
+    for client, of_client in table.groupby("client", sort=False):
+        by_method = {name: part.set_index("seed") for name, part in of_client.groupby("method")}
+        own = by_method[alone][metric.name]
+        of_all = by_method[pooled][metric.name]
+        gain = paired_gain(of_all, own, metric, content.rules)
+        if content.sampling.redrawn != SPLITS:
+            gain = Gain(gain.mean, math.nan, math.nan, math.nan)
+        sizes = by_method[alone].reindex(columns=["n_test", "n_positive"]).mean()
+        clients.append(
+            ClientGain(
+                client=str(client),
+                n_test=float(sizes["n_test"]),
+                n_positive=float(sizes["n_positive"]),
+                alone=float(own.mean()),
+                pooled=float(of_all.mean()),
+                gain=gain,
+            )
+        )
+    return clients
+
+
+def _least_of_an_outcome(client: ClientGain) -> float:
+    """Test rows of the rarer of two outcomes in a seed, on average; all test rows for other tasks."""
+    if math.isnan(client.n_positive):
+        return client.n_test
+    return min(client.n_positive, client.n_test - client.n_positive)
+
+
+def references(content: ReportContent) -> pd.DataFrame:
+    """One row per fitted reference: `method scope model seeds`, score and sd over seeds, and the difference to the baseline.
+
+    `difference ci_low ci_high` are paired by seed as those of a method, in the unit of the metric. Empty without references.
+    """
+    if content.fitted is None:
+        return pd.DataFrame()
+    metric = content.metric
+    scores = scores_of_references(content.fitted, metric, content.across)
+    base = scores_by_seed(content.rounds, content.deciding_column).get(content.baseline)
+    described = content.fitted.drop_duplicates("method").set_index("method")
+    table = []
+    for label, values in scores.items():
+        row: dict[str, Any] = {
+            "method": label,
+            "scope": described.loc[label, "scope"],
+            "model": described.loc[label, "model"],
+            "seeds": len(values),
+            metric.name: float(values.mean()),
+            f"{metric.name}_sd": float(values.std(ddof=1)),
+        }
+        if base is not None:
+            sampling = _sampling(content, label, content.baseline)
+            gain = paired_gain(values, base, metric, content.rules, sampling)
+            ends = np.sort(metric.sign * np.array([gain.low, gain.high]))
+            row["difference"] = metric.sign * gain.mean
+            row["ci_low"] = float(ends[0])
+            row["ci_high"] = float(ends[1])
+        table.append(row)
+    return pd.DataFrame(table)
+
+
+def reference_table(content: ReportContent) -> Table | None:
+    """The fitted references with score, difference to the baseline and interval; None without references."""
+    scores = references(content)
+    if scores.empty:
+        return None
+    metric = content.metric
+    columns = [
+        words("Fitted reference", "method"),
+        number(metric.title, metric.name, metric.text),
+        number("± sd", f"{metric.name}_sd", metric.amount),
+    ]
+    if "difference" in scores:
+        level = f"{wording.confidence(content.rules.level)} interval"
+        columns += [
+            number(f"Difference to {content.baseline}", "difference", metric.difference),
+            interval(level, "ci_low", "ci_high", metric.interval),
+        ]
+    columns.append(number("Seeds", "seeds"))
+    caption = "Models of scikit-learn fitted to convergence on the same training rows and scored on the same test rows"
+    return Table.of(caption, columns, rows(scores))
+
+
+def client_gain_table(found: TogetherOrAlone) -> Table | None:
+    """The clients that are judged: scores alone and pooled, and the gain with its interval; None without such clients."""
+    if not found.clients:
+        return None
+    metric = found.metric
+    columns = [
+        words("Client", lambda row: row.client),
+        number("Test samples", lambda row: row.n_test, wording.mean_count),
+    ]
+    if not math.isnan(found.clients[0].n_positive):
+        columns.append(number("Positives", lambda row: row.n_positive, wording.mean_count))
+    columns += [
+        number(found.alone.label, lambda row: row.alone, metric.text),
+        number(found.pooled.label, lambda row: row.pooled, metric.text),
+        number("Gain by pooling", lambda row: row.gain.mean, metric.difference),
+        interval(
+            f"{wording.confidence(found.level)} interval",
+            lambda row: row.gain.low,
+            lambda row: row.gain.high,
+            metric.interval,
+        ),
+    ]
+    return Table.of("Each client alone, and all data pooled", columns, found.clients)
+
+
+@dataclass(frozen=True)
+class TogetherCard:
+    """The answer as the pages show it, under the question as its heading."""
+
+    question: str
+    finding: str
+    details: Sequence[str]
+    tables: Sequence[Table | None]
+
+
+def together_card(content: ReportContent) -> TogetherCard | None:
+    """The answer with its sentences and tables; None where there is no answer."""
+    found = together_or_alone(content)
+    if found is None:
+        return None
+    return TogetherCard(
+        question=QUESTION,
+        finding=found.finding,
+        details=found.details,
+        tables=[reference_table(content), client_gain_table(found)],
+    )
