@@ -13,6 +13,7 @@ import pandas as pd
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.content import ReportContent
+from unalike.reporting.decision import KeyFact
 from unalike.reporting.table import Table, interval, number, rows, words
 from unalike.statistics.fitted_scores import (
     ALONE,
@@ -107,9 +108,30 @@ class TogetherOrAlone:
         )
 
     @property
+    def key_facts(self) -> list[KeyFact]:
+        """The gains that the answer rests on."""
+        of = f"in {self.metric.word}: all data pooled ({self.pooled.model}) against each client alone ({self.alone.model})"
+        facts = [self._key_fact("Gain by pooling", self.gain, of)]
+        if self.method_gain is not None:
+            in_rounds = "over each client alone, trained in rounds without pooling"
+            facts.append(self._key_fact(f"Gain by {self.method}", self.method_gain, in_rounds))
+        if self.tree_lead is not None:
+            trees = f"of {self.pooled.label} over {self.method}: no method here trains trees"
+            facts.append(self._key_fact("Lead of trees", self.tree_lead, trees))
+        return facts
+
+    def _key_fact(self, title: str, gain: Gain, of: str) -> KeyFact:
+        """A gain as a key fact; `of` says what it is a gain of."""
+        interval = ""
+        if gain.is_known:
+            between = self.metric.interval(gain.low, gain.high)
+            interval = f"{wording.confidence(self.level)} interval {between}, "
+        return KeyFact(title, self.metric.difference(gain.mean), f"{interval}{of}")
+
+    @property
     def details(self) -> list[str]:
         """Sentences on the clients, on the method that trains in rounds, and on trees."""
-        return [text for text in (self._on_clients(), self._on_method(), self._on_trees()) if text]
+        return [text for text in (self.on_clients, self._on_method(), self._on_trees()) if text]
 
     def __str__(self) -> str:
         return "\n".join([self.answer, *self.details])
@@ -127,7 +149,8 @@ class TogetherOrAlone:
         between = self.metric.interval(gain.low, gain.high)
         return f"{mean} ({wording.confidence(self.level)} interval {between})"
 
-    def _on_clients(self) -> str:
+    @property
+    def on_clients(self) -> str:
         """The clients whose interval excludes 0, and the number of others."""
         if not self.clients and not self.few_clients:
             return ""
@@ -378,9 +401,12 @@ def client_gain_table(found: TogetherOrAlone) -> Table | None:
 
 @dataclass(frozen=True)
 class TogetherCard:
-    """The answer as the pages show it, under the question as its heading."""
+    """The answer as the pages show it, under the question as its heading; `finding` and `details` say the same in sentences."""
 
     question: str
+    verdict: str
+    key_facts: Sequence[KeyFact]
+    on_clients: str
     finding: str
     details: Sequence[str]
     tables: Sequence[Table | None]
@@ -393,6 +419,9 @@ def together_card(content: ReportContent) -> TogetherCard | None:
         return None
     return TogetherCard(
         question=QUESTION,
+        verdict=found.verdict,
+        key_facts=found.key_facts,
+        on_clients=found.on_clients,
         finding=found.finding,
         details=found.details,
         tables=[reference_table(content), client_gain_table(found)],
