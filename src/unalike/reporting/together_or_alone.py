@@ -80,6 +80,7 @@ class TogetherOrAlone:
         clients: the gains of single clients; none where seeds have other clients.
         few_clients: how many further clients have fewer than ten test rows of an outcome: they are counted, not judged.
         verdict: `Together.`, `Alone.` or another of this file's answers.
+        client_noun: what the user's data calls a client, such as `hospital`.
     """
 
     metric: Metric
@@ -93,6 +94,7 @@ class TogetherOrAlone:
     clients: Sequence[ClientGain]
     few_clients: int
     verdict: str
+    client_noun: str
 
     @property
     def answer(self) -> str:
@@ -103,17 +105,17 @@ class TogetherOrAlone:
     def finding(self) -> str:
         """The answer without the question: verdict, and the gain that it rests on."""
         return (
-            f"{self.verdict} All data pooled ({self.pooled.model}) against each client alone ({self.alone.model}): "
+            f"{self.verdict} All data pooled ({self.pooled.model}) against each {self.client_noun} alone ({self.alone.model}): "
             f"a gain of {self._text(self.gain)} in {self.metric.word}."
         )
 
     @property
     def key_facts(self) -> list[KeyFact]:
         """The gains that the answer rests on."""
-        of = f"in {self.metric.word}: all data pooled ({self.pooled.model}) against each client alone ({self.alone.model})"
+        of = f"in {self.metric.word}: all data pooled ({self.pooled.model}) against each {self.client_noun} alone ({self.alone.model})"
         facts = [self._key_fact("Gain by pooling", self.gain, of)]
         if self.method_gain is not None:
-            in_rounds = "over each client alone, trained in rounds without pooling"
+            in_rounds = f"over each {self.client_noun} alone, trained in rounds without pooling"
             facts.append(self._key_fact(f"Gain by {self.method}", self.method_gain, in_rounds))
         if self.tree_lead is not None:
             trees = f"of {self.pooled.label} over {self.method}: no method here trains trees"
@@ -159,24 +161,26 @@ class TogetherOrAlone:
         losing = [client.client for client in judged if client.gain.high < 0]
         parts = []
         if gaining:
-            parts.append(f"{wording.few(gaining, 'client')} surely gain by pooling")
+            gain = "gains" if len(gaining) == 1 else "gain"
+            parts.append(f"{wording.few(gaining, self.client_noun)} surely {gain} by pooling")
         if losing:
-            parts.append(f"{wording.few(losing, 'client')} surely lose")
+            lose = "loses" if len(losing) == 1 else "lose"
+            parts.append(f"{wording.few(losing, self.client_noun)} surely {lose}")
         rest = len(self.clients) - len(gaining) - len(losing)
         if rest:
             parts.append(f"{rest} of {len(self.clients)} not decided")
         if self.few_clients:
-            clients = wording.plural(self.few_clients, "client")
+            clients = wording.plural(self.few_clients, self.client_noun)
             parts.append(
                 f"{clients} with fewer than {MIN_SAMPLES_OF_CLASS} test rows of an outcome counted, not judged"
             )
-        return f"By client: {'; '.join(parts)}."
+        return f"By {self.client_noun}: {'; '.join(parts)}."
 
     def _on_method(self) -> str:
         if self.method_gain is None:
             return ""
         gain = self._text(self.method_gain)
-        return f"Trained in rounds, without pooling, {self.method} has a gain of {gain} over each client alone."
+        return f"Trained in rounds, without pooling, {self.method} has a gain of {gain} over each {self.client_noun} alone."
 
     def _on_trees(self) -> str:
         if self.tree_lead is None:
@@ -223,6 +227,7 @@ def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
         clients=judged,
         few_clients=len(clients) - len(judged),
         verdict=_verdict(content, over_alone, method_gain),
+        client_noun=content.client_noun,
     )
 
 
