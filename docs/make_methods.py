@@ -180,7 +180,7 @@ def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[
         "\n\n".join(
             [
                 f"# {family.title}",
-                f"{family.intro} {when}",
+                f"This page answers: what do these methods compute? {family.intro} {when}",
                 *(section(page, entries[n], places) for n in family.names),
                 NOTE,
             ]
