@@ -334,8 +334,8 @@ def markdown(results: Results) -> str:
         "",
         "![Time of a round of FedAvg beside the alternatives, for four models](images/benchmarks.png)",
         "",
-        "This page says how fast training is, beside a plain PyTorch loop and beside other libraries.",
-        "[GPUs](#gpus) are at the end; [the page on the engine](engine.md#gpus) says what ran on one.",
+        "This page answers: how fast is training, beside a plain PyTorch loop and beside other libraries?",
+        "[The page on the engine](engine.md#gpus) says what ran on a GPU.",
         "Generated from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
         "Ratios within one run carry over to other machines better than times do.",
         "",
@@ -346,23 +346,15 @@ def markdown(results: Results) -> str:
         *_targets({name: rows(measured) for name, measured in results.items()}),
         "",
         "- If several of our settings were measured, the fastest one counts and is named.",
-        "- The read limit is the time to sum the stacked updates once. Updates that are added up as they arrive are read twice (is "
-        "one valid? then the sum), and the sum is read and written for each: four times the memory traffic of one reading.",
-        '- "Outside the steps": compared with the same steps in plain torch, with batches cut beforehand, the fused optimizer,',
-        "  channels-last convolutions and pooling before ReLU.",
-        "- Server memory is the memory that a run adds, training included, to a process that has loaded torch and numba.",
-        "- Start-up, in the tables below, is the time from the start of the process to the end of its first round.",
-        "- Peak memory is the sum over all processes, where a page that k processes share counts 1/k; or the first process's own",
-        "  peak if that is larger.",
-        "- A round is the median of the rounds after the first. Dense models: 5 or 12 rounds, of ours 20 or 200, because a dozen",
-        "  would end after 30 ms, before the process has warmed up. Convolutions: 3 rounds, of ours 8, because single rounds are",
-        "  up to a tenth slower. Peers: 3 rounds.",
+        "- The read limit is the time to sum the stacked updates once.",
+        '- "Outside the steps": compared with the same steps in plain torch.',
+        "- Server memory is what a run adds to a process that has loaded torch and numba.",
+        "- A round is the median of the rounds after the first. The tables below have its milliseconds, and how many times as",
+        "  fast as the bare loop on one thread it is.",
     ]
     for name, work in WORKLOADS.items():
         found = {cpu: m["sections"][name] for cpu, m in results.items() if name in m["sections"]}
-        lines += ["", f"## {work.text}"] if found else []
-        for cpu, section in found.items():
-            lines += ["", f"### {cpu}", "", *_workload(section)]
+        lines += ["", f"## {work.text}", "", *_workload(found)] if found else []
     found = {cpu: m["sections"]["auto"] for cpu, m in results.items() if "auto" in m["sections"]}
     lines += ["", "## The choice of auto", ""] if found else []
     for cpu, section in found.items():
@@ -487,35 +479,27 @@ def _targets(found: dict[str, list[Row]]) -> Iterator[str]:
         yield f"| {what} | {target} | {text} |"
 
 
-def _workload(section: Results) -> list[str]:
-    data, bare = section["data"], _middle(section["data"].get("bare loop, t1", []))
-    lines = [
-        f"{section['when']} UTC, {section['repeat']} interleaved repetitions; {_foreign_cores(data)}",
-        "",
-        "| | round, ms | spread | of the bare loop | start-up, s | peak, MB |",
-        "| :-- | --: | --: | --: | --: | --: |",
-    ]
-    ranked = sorted(data.items(), key=lambda pair: _middle(pair[1]) or float("inf"))
-    for name, runs in ranked:
-        seconds = [r["round"] for r in runs if "round" in r]
-        if not seconds:
-            lines.append(f"| {name} | {_cell(_why(runs))} | | | | |")
-            continue
-        middle, start, peak = (_middle(runs, key) or 0.0 for key in ("round", "start", "peak_mb"))
-        peak = max(peak, _middle(runs, "own_mb") or 0.0)
-        speed = f"{bare / middle:.2f}x" if bare else ""
-        digits = 1 if middle < 0.01 else 0
-        spread = f"{1e3 * min(seconds):.{digits}f} - {1e3 * max(seconds):.{digits}f}"
-        lines.append(
-            f"| {name} | {1e3 * middle:.1f} | {spread} | {speed} | {start:.1f} | {peak:.0f} |"
-        )
+def _workload(found: dict[str, Results]) -> list[str]:
+    """Milliseconds of a round of each contender on each machine, and how many times as fast as the bare loop there."""
+    lines = [f"| | {' | '.join(found)} |", "| :-- |" + " --: |" * len(found)]
+    measured = [section["data"] for section in found.values()]
+    seconds: dict[str, list[float]] = {}
+    for data in measured:
+        for name, runs in data.items():
+            seconds.setdefault(name, []).append(_middle(runs) or float("inf"))
+    for name in sorted(seconds, key=lambda name: min(seconds[name])):
+        lines.append(f"| {name} | {' | '.join(_speed(data, name) for data in measured)} |")
     return lines
 
 
-def _foreign_cores(data: Results) -> str:
-    """The share of the machine that other programs used, which tells how reliable the times are."""
-    found = _middle([run for runs in data.values() for run in runs], "foreign")
-    return "" if found is None else f"other programs kept {max(found, 0.0):.1f} cores busy."
+def _speed(data: Results, name: str) -> str:
+    """Milliseconds of a contender's round, and the factor over the bare loop; the reason if it was not measured."""
+    if name not in data:
+        return "-"
+    middle, bare = _middle(data[name]), _middle(data.get("bare loop, t1", []))
+    if middle is None:
+        return _cell(_why(data[name]))
+    return f"{1e3 * middle:.1f}" + (f" ({bare / middle:.2f}x)" if bare else "")
 
 
 def _cell(text: str) -> str:

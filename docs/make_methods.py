@@ -144,8 +144,8 @@ def index(entries: dict[str, method_guide.Entry]) -> str:
 INDEX = """
 # Methods
 
-All methods, family by family. A method is a sum of parts, and any two methods that combine can be added: `"fedprox(mu=0.1) + lws"`.
-[What each family does](../explanation/remedies.md) helps to choose; `unalike list methods NAME` prints one entry in the terminal.
+This page answers: which methods are there, and what does each send and keep? Methods can be added: `"fedprox(mu=0.1) + lws"`.
+[What each family does](../explanation/remedies.md) helps to choose; `unalike list methods NAME` prints one entry.
 
 *Down* and *up* are what a client receives and sends in a round, *server* and *client* what each of them keeps between rounds.
 The unit is the model (its number of parameters).
@@ -173,15 +173,15 @@ def table(entries: list[method_guide.Entry], page: str) -> str:
     return "\n".join(rows)
 
 
-def family_page(page: str, entries: dict[str, method_guide.Entry]) -> str:
+def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[str, str]) -> str:
     family = FAMILIES[page]
     when = f"[When it helps, and when it cannot](../explanation/remedies.md#{family.section})."
     return (
         "\n\n".join(
             [
                 f"# {family.title}",
-                f"{family.intro} {when}",
-                *(section(entries[n]) for n in family.names),
+                f"This page answers: what do these methods compute? {family.intro} {when}",
+                *(section(page, entries[n], places) for n in family.names),
                 NOTE,
             ]
         )
@@ -190,33 +190,71 @@ def family_page(page: str, entries: dict[str, method_guide.Entry]) -> str:
 
 
 def combinations(names: list[str]) -> str:
-    """The page of the pairs that are refused, by method."""
-    rows = ["| method | cannot be added to |", "|---|---|"]
+    """The page of the pairs that are refused. Methods that exclude the same ones, and each other, share a row."""
+    rows: dict[frozenset[str], list[str]] = {}
     for a in names:
-        refused = [f"`{b}`" for b in names if b != a and method_guide.combines(a, b) is not None]
+        refused = {b for b in names if b != a and method_guide.combines(a, b) is not None}
         if refused:
-            rows.append(f"| `{a}` | {' '.join(refused)} |")
+            rows.setdefault(frozenset(refused | {a}), []).append(a)
+    lines = ["| of these, one at most | and none of these beside it |", "|---|---|"]
+    for excluded, together in rows.items():
+        others = sorted(excluded - {*together})
+        lines.append(f"| {_listed(together)} | {_listed(others)} |")
     head = (
-        "# Which methods combine\n\nAny two methods can be added, except the pairs in this table. An exception is refused with the "
-        "reason: mostly, both methods replace the same thing, such as the aggregator or the personal model."
+        "# Which methods combine\n\nThis page answers: which two methods cannot be added? Mostly both replace the same thing, such "
+        "as the aggregator or the personal model. All other pairs can be added; a refusal names its reason."
+    )
+    return "\n\n".join([head, "\n".join(lines), NOTE]) + "\n"
+
+
+def _listed(names: list[str]) -> str:
+    return " ".join(f"`{name}`" for name in names)
+
+
+def parts_page(places: dict[str, str]) -> str:
+    """Each part with the method that describes it; for those that no method has, the first sentence of their docstring."""
+    rows = ["| part | described at |", "|---|---|"]
+    for name in method_guide.parts():
+        if name in places:
+            text = f"[{places[name].partition('#')[2]}]({places[name]})"
+        else:
+            first, _, _ = documentation(registry[name]).partition("\n\n")
+            text = as_text(first).replace("\n", " ").replace("|", "\\|")
+        rows.append(f"| `{registry.usage(name)}` | {text} |")
+    head = (
+        "# All parts\n\nThis page answers: which parts are there, by their names in spec text, and where are formula, source and "
+        "limit case of each? `unalike list methods NAME` prints them, too."
     )
     return "\n\n".join([head, "\n".join(rows), NOTE]) + "\n"
 
 
-def parts_page() -> str:
-    parts = [
-        f"## {n}\n\n`{registry.usage(n)}`\n\n{as_text(documentation(registry[n]))}"
-        for n in method_guide.parts()
-    ]
-    head = "# All parts\n\nThe parts that methods are made of, by their names in spec text, with formula, source and limit case."
-    return "\n\n".join([head, *parts, NOTE]) + "\n"
+def places_of_parts(entries: dict[str, method_guide.Entry]) -> dict[str, str]:
+    """Part name -> the place in the gallery that describes the part: its own section, else the first method that has it."""
+    places: dict[str, str] = {}
+    for page, family in FAMILIES.items():
+        for name in family.names:
+            for part in (name, *(p.name for p in entries[name].parts)):
+                places.setdefault(part, f"{page}.md#{name}")
+    for page, family in FAMILIES.items():
+        places |= {name: f"{page}.md#{name}" for name in family.names}
+    return places
 
 
-def section(e: method_guide.Entry) -> str:
-    text = documentation(registry[e.name])
-    others = [p for p in e.parts if p.name != e.name]
-    parts = [f"**`{spec_text(p)}`**\n\n{as_text(documentation(type(p)))}" for p in others]
-    return "\n\n".join([f"## {e.name}", f"`{e.usage}`", as_text(text), *parts])
+def section(page: str, e: method_guide.Entry, places: dict[str, str]) -> str:
+    """A method, and those of its parts that no other place describes."""
+    here = f"{page}.md#{e.name}"
+    texts = []
+    for part in e.parts:
+        if part.name == e.name:
+            continue
+        place = places[part.name]
+        if place == here:
+            texts.append(f"**`{spec_text(part)}`**\n\n{as_text(documentation(type(part)))}")
+        else:
+            texts.append(f"**`{spec_text(part)}`**: see [{place.partition('#')[2]}]({place}).")
+    return "\n\n".join(
+        [f"## {e.name}", f"`{e.usage}`", as_text(documentation(registry[e.name])), *texts]
+    )
 
 
 def as_text(docstring: str) -> str:
@@ -235,12 +273,13 @@ def pages() -> dict[str, str]:
             f"in no family or in two: {sorted({*placed} ^ {*entries})}; change FAMILIES in docs/make_methods.py"
         )
     adding = [name for name, e in entries.items() if e.down == e.down]
+    places = places_of_parts(entries)
     made = {
         "index.md": index(entries),
         "combinations.md": combinations(adding),
-        "parts.md": parts_page(),
+        "parts.md": parts_page(places),
     }
-    return made | {f"{page}.md": family_page(page, entries) for page in FAMILIES}
+    return made | {f"{page}.md": family_page(page, entries, places) for page in FAMILIES}
 
 
 def main(folder: Path = FOLDER) -> None:

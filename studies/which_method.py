@@ -97,24 +97,20 @@ def recommended(case: Case, features: dict[str, float]) -> dict[str, Any]:
 
 def tables(found: dict[Case, dict[str, Any]]) -> str:
     """Markdown tables: the methods before and after tuning by case, and the recommendations with their regret."""
-    lines = []
-    for case, result in found.items():
-        lines += [
-            f"### {case.data}, {case.kind}: `{result['partition']}`",
-            "",
-            result["findings"][0],
-            "",
-        ]
-        lines += [
-            "| method | untuned | rank | tuned | rank | gain by tuning (95 %) | chosen |",
-            "| :-- | --: | --: | --: | --: | --: | :-- |",
-        ]
-        for row in result["ranking"]:
-            ends = f"{100 * row['gain']:+.1f} ({100 * row['gain_low']:+.1f} to {100 * row['gain_high']:+.1f})"
-            scores = f"{100 * row['before']:.1f} | {row['rank_before']} | {100 * row['after']:.1f} | {row['rank_after']}"
-            lines.append(f"| {row['method']} | {scores} | {ends} | {row['values']} |")
-        lines += ["", result["spent"], ""]
-    return "\n".join([*lines, *_recommended(found)])
+    lines = [
+        f"| method | {' | '.join(f'{case.data}, {case.kind}' for case in found)} |",
+        "| :-- |" + " --: |" * len(found),
+    ]
+    for method in METHODS:
+        scores = [_before_and_after(result["ranking"], method) for result in found.values()]
+        lines.append(f"| {method} | {' | '.join(scores)} |")
+    return "\n".join([*lines, "", *_recommended(found)])
+
+
+def _before_and_after(ranking: list[dict[str, Any]], method: str) -> str:
+    """The accuracy of a method in per cent, untuned and tuned."""
+    row = next(row for row in ranking if row["method"] == method)
+    return f"{100 * row['before']:.1f} → {100 * row['after']:.1f}"
 
 
 def _recommended(found: dict[Case, dict[str, Any]]) -> list[str]:

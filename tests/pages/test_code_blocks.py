@@ -1,49 +1,54 @@
-"""The code of the documentation runs: all Python blocks of a page and all `$ unalike` commands, in the order of the page.
+"""The code of the documentation runs: all Python blocks of a page and all commands, in the order of the page.
 
-A TOML block that begins with `# file name` becomes that file.
-A page runs in an empty folder and in one namespace. Two HTML comments above a block make exceptions, and `NOT_RUN` lists them all:
-`<!-- not run: reason -->`, and `<!-- network -->` for a block that only the slow network test runs. A command that is not run is
-still parsed, so its options exist.
+A TOML block that begins with `# file name` becomes that file. A page runs in an empty folder and in one namespace, and its
+`unalike` commands in this process; `tests/docs/test_commands.py` follows README, quick start and tutorials by a shell. `NOT_RUN`
+lists every block that is not run, with the reason that stands above it. Its commands are still parsed, so their options exist.
 """
 
 from __future__ import annotations
 
-import doctest
+import os
 import re
 import shlex
 import sys
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import click
 import pytest
 import typer
+from page_blocks import (
+    FILES,
+    LANGUAGES,
+    READ_FIRST,
+    ROOT,
+    Block,
+    blocks_of,
+    follow,
+    run_in_shell,
+)
 
 from unalike.cli import app, main
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(
-    r"^(?:<!-- (network|not run: [^\n]+) -->\n+)?```(python|console|toml)\n(.*?)^```$",
-    re.DOTALL | re.MULTILINE,
-)
-
 SLOW = {
-    "README.md",
     "docs/questions/learning_rate.md",
     "docs/questions/seeds.md",
-    "docs/quick_start.md",
     "docs/how_to/stored_folders.md",
     "docs/how_to/track.md",
-    "docs/tutorials/compare_methods.md",
-    "docs/tutorials/own_table.md",
     "docs/tutorials/write_your_own_method.md",
 }
 """Pages that take more than ten seconds."""
 
 NOT_RUN = {
-    "README.md": ["takes minutes", "network", "needs several machines"],
+    "README.md": [
+        "installs everything",
+        "takes minutes",
+        "installs packages",
+        "network",
+        "needs several machines",
+        "installs packages",
+    ],
     "docs/federation/coordinator.md": [
         "network",
         "serves until the sites have trained",
@@ -61,9 +66,10 @@ NOT_RUN = {
     "docs/how_to/choose_method.md": ["takes minutes"],
     "docs/how_to/diagnose.md": ["network"],
     "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
-    "docs/how_to/processes.md": ["needs four GPUs"],
+    "docs/how_to/processes.md": ["needs Slurm", "needs four GPUs", "needs Slurm"],
     "docs/how_to/recording.md": ["the run above once more"],
-    "docs/questions/nan.md": ["ends with an error"],
+    "docs/how_to/track.md": ["installs packages", "serves a page until Ctrl-C"],
+    "docs/quick_start.md": ["installs packages"],
     "docs/studies.md": ["takes minutes to hours, in a copy of the repository"],
     "docs/tutorials/federation.md": [
         "network",
@@ -80,61 +86,28 @@ NOT_RUN = {
 """Page -> the reasons of the blocks that are not run, in the order of the page; `network` blocks run in the network test."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """A code block: its page, the number of its first line, its language, its text and its mark ("" for none)."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-    mark: str
-
-    @property
-    def commands(self) -> list[list[str]]:
-        """The `$ unalike` commands of a console block as lists of words."""
-        lines = self.text.replace("\\\n", " ").splitlines()
-        return [
-            shlex.split(line[2:], comments=True)[1:]
-            for line in lines
-            if line.startswith("$ unalike ")
-        ]
-
-
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text()
-    return [
-        Block(page, text.count("\n", 0, found.start(3)), found[2], found[3], found[1] or "")
-        for found in BLOCK.finditer(text)
-    ]
-
-
-FILES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BLOCKS = {str(page.relative_to(ROOT)): blocks for page in FILES if (blocks := blocks_of(page))}
-PAGES = [
-    pytest.param(name, id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name in BLOCKS
-]
+PAGES = [name for name in BLOCKS if ROOT / name not in READ_FIRST]
 
 
 @pytest.fixture
 def run_page(monkeypatch, tmp_path, capsys, prepared):
     """Function that executes the blocks of a page in an empty folder; tracebacks have the line numbers of the page."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
 
     def run(name: str, network: bool = False) -> None:
         module = ModuleType(f"page_{Path(name).stem}")  # a class is found by the name of its module
         monkeypatch.setitem(sys.modules, module.__name__, module)
         if name in prepared:
             prepared[name](vars(module))
-        for block in BLOCKS[name]:
-            if block.mark and not (network and block.mark == "network"):
-                continue
-            if block.language == "python":
-                run_python(block, module)
-            elif block.language == "toml" and block.text.startswith("# "):
-                Path(block.text.splitlines()[0][2:]).write_text(block.text)
-            for words in block.commands if block.language == "console" else ():
-                run_command(words, block)
+        for block in follow(ROOT / name, module, network):
+            for command in block.commands:
+                program, *words = shlex.split(command, comments=True)
+                if program == "unalike":
+                    run_command(words, block)
+                else:
+                    run_in_shell(command, block)
 
     def run_command(words: list[str], block: Block) -> None:
         monkeypatch.setattr(sys, "argv", ["unalike", *words])
@@ -142,25 +115,16 @@ def run_page(monkeypatch, tmp_path, capsys, prepared):
         with pytest.raises(SystemExit) as exit:
             main()
         said = capsys.readouterr()
-        assert not exit.value.code, (
+        assert (exit.value.code or 0) == block.status, (
             f"{block.page}:{block.line}: unalike {shlex.join(words)}: {said.err}{said.out}"
         )
 
     return run
 
 
-def run_python(block: Block, module: ModuleType) -> None:
-    if block.text.startswith(">>>"):
-        example = doctest.DocTestParser().get_doctest(
-            block.text, vars(module), block.page.name, str(block.page), block.line
-        )
-        flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-        assert doctest.DocTestRunner(optionflags=flags).run(example, clear_globs=False).failed == 0
-    else:
-        exec(compile("\n" * block.line + block.text, str(block.page), "exec"), vars(module))
-
-
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PAGES]
+)
 def test_code_of_page_runs(name, run_page):
     run_page(name)
 
@@ -168,7 +132,7 @@ def test_code_of_page_runs(name, run_page):
 @pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize(
-    "name", [name for name, blocks in BLOCKS.items() if any(b.mark == "network" for b in blocks)]
+    "name", [name for name in PAGES if any(block.mark == "network" for block in BLOCKS[name])]
 )
 def test_network_code_of_page_runs(name, run_page):
     run_page(name, network=True)
@@ -176,7 +140,7 @@ def test_network_code_of_page_runs(name, run_page):
 
 def test_blocks_that_do_not_run_are_listed():
     marked = {
-        name: [b.mark.removeprefix("not run: ") for b in blocks if b.mark]
+        name: [b.mark.removeprefix("not run: ") for b in blocks if not b.is_run(network=False)]
         for name, blocks in BLOCKS.items()
     }
     assert {name: marks for name, marks in marked.items() if marks} == NOT_RUN
@@ -186,8 +150,10 @@ def test_commands_that_do_not_run_have_options_that_exist():
     for block in (
         b for blocks in BLOCKS.values() for b in blocks if b.mark and b.language == "console"
     ):
-        for words in block.commands:
-            parse(typer.main.get_command(app), "unalike", words)
+        for command in block.commands:
+            program, *words = shlex.split(command, comments=True)
+            if program == "unalike":
+                parse(typer.main.get_command(app), program, words)
 
 
 def parse(command: click.Command, name: str, words: list[str]) -> None:
@@ -203,6 +169,4 @@ def parse(command: click.Command, name: str, words: list[str]) -> None:
 def test_every_fence_names_a_language_that_the_tests_know():
     for page in FILES:
         fences = re.findall(r"^ *```(.*)$", page.read_text(), re.MULTILINE)
-        assert {*fences[::2]} <= {"python", "console", "toml", "text", "bash"}, (
-            f"{page}: an unknown language"
-        )
+        assert {*fences[::2]} <= {*LANGUAGES, "text"}, f"{page}: an unknown language"
