@@ -144,6 +144,16 @@ def test_part_that_says_so_reads_all_samples():
     run((Objective,), loss=loss, finish=of_all, needs_data=True)
 
 
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_mean_of_values_with_more_than_one_dimension_is_refused(executor):
+    def loss(part, client, batch):
+        return batch.mean(client.out(batch).logits.square())
+
+    own = ua.part(made("TwoDimensions", (Objective,), loss=loss))
+    with pytest.raises(ua.UnalikeError, match=r"batch\.mean was given values of shape \[.*\[B\]"):
+        ua.run(ua.Method(own()), clients(), rounds=1, model="linear", executor=executor)
+
+
 def detached(part, client, batch):
     return client.out(batch).logits.detach().square().mean()
 

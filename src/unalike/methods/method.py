@@ -602,7 +602,8 @@ def _has_server_state(part: Part) -> bool:
 def _has_own_model(part: Part) -> bool:
     if not isinstance(part, Personalizer):
         return False
-    return part.keeps_model or overrides(part, "personal") or overrides(part, "tune")
+    hooks = ("personal", "predict", "tune")
+    return part.keeps_model or any(overrides(part, hook) for hook in hooks)
 
 
 def _has_phases(part: Part) -> bool:
