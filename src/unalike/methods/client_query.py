@@ -41,7 +41,10 @@ class ClientQuery:
 
     name: ClassVar[str]
     needs_model: ClassVar[bool] = True
-    """Whether the server has to send the model to the clients."""
+    """Whether the server has to send the model to the clients.
+
+    Without it: it does.
+    """
 
     def answer(self, inputs: QueryInputs) -> Tree:
         """The answer of one client.

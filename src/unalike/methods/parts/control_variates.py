@@ -30,8 +30,6 @@ class ControlVariates(Correction, ServerStep):
     training can diverge; `control_variates_after_momentum` does not.
     """
 
-    needs_messages: ClassVar[bool] = True
-
     option: Literal[1, 2] = 2
     server_lr: Annotated[NonNegativeFloat, LogRange(0.1, 3)] = 1.0
     rank: ClassVar[int] = ServerStep.DYNAMIC
