@@ -382,7 +382,7 @@ class Method(Plan):
         return facts
 
     def shared_facts(self, facts: Context) -> PartTrees:
-        """Those facts of a client that its parts share with the server, by name. Raises `UnalikeError` for a name that is none."""
+        """The facts of a client that its parts share with the server, by name. Raises `UnalikeError` for a name that is none."""
         shared = {}
         for p in self.parts:
             for name in p.shares:

@@ -300,7 +300,7 @@ class Upload(Part):
     def shortens(self) -> bool:
         """Whether the server never decodes an update with a larger L2 norm than it had before `encode`.
 
-        Without it: no, and methods that bound norms refuse the upload.
+        Without it: no, and `client_dp` refuses the upload.
         """
         return False
 
@@ -479,9 +479,9 @@ class ServerStep(Part):
     def moves_buffers(self) -> bool:
         """Whether `step` is also given the averaged buffers, in `server.params`, `update` and `cohort.spread`.
 
-        Without it: no.
-
         Such a part needs "spread". It moves float buffers; integer ones keep the maximum of the clients'.
+
+        Without it: no.
         """
         return False
 
