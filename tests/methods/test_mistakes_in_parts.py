@@ -217,7 +217,9 @@ def clients():
 
 def run(roles, **body):
     own = ua.part(made("DoesNothing", roles, **body))
-    return ua.run(ua.Method(own()), clients(), rounds=2, model="linear", progress=False)
+    return ua.run(
+        ua.Method(own()), clients(), rounds=2, model="linear", executor="loop", progress=False
+    )
 
 
 def of_all(part, client):

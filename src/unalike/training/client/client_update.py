@@ -130,7 +130,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     def finish(part: Part, params: Tree) -> None:
         part_buffers = trained.own_buffers[part.name] if part.trains else buffers
         kept[part.name], message = _finished(part, view_of(part, params, part_buffers))
-        _check_counts_what_is_sent(method, part, message)
+        _check_counts_what_is_sent(task, part, message)
         # private parameters stay at the client
         messages[part.name] = {
             name: t for name, t in message.items() if name in task.sent_names or name not in params
@@ -186,12 +186,12 @@ def _sent_values(method: Method, values: Nest) -> Nest:
     return values
 
 
-def _check_counts_what_is_sent(method: Method, part: Part, message: Tree) -> None:
+def _check_counts_what_is_sent(task: ClientTask, part: Part, message: Tree) -> None:
     """Raise `UnalikeError` where client and server count other updates: one has its own, the other what an upload made of them."""
     if message or part.sums_sent or not overrides(part, "finish"):
         return
-    uploads = method.role(Upload)
-    if uploads and part in method.parts_with_linked_states:
+    uploads = task.method.role(Upload)
+    if uploads and task.sent_names and part in task.method.parts_with_linked_states:
         raise UnalikeError(
             f"{part.name} has a state on the client and one on the server and sends no message, so that the server counts the "
             f"updates that {uploads[0].name} makes of the client's; write sums_sent = True in the class, and `finish` sees what "
