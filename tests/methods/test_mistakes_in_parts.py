@@ -147,7 +147,7 @@ def test_states_of_both_sides_beside_an_upload_need_sums_sent():
     own = ua.part(made("BothSides", (Objective,), **body))
     method = ua.Method.parse("quantize") + own()
     with pytest.raises(ua.UnalikeError, match=r"both_sides.*quantize.*write sums_sent = True"):
-        ua.run(method, clients(), rounds=1, model="linear", progress=False)
+        ua.run(method, clients(), rounds=1, model="linear", executor="loop", progress=False)
 
 
 def test_aggregate_asks_for_the_messages_that_the_server_half_reads():
