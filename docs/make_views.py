@@ -1,121 +1,233 @@
-"""Write docs/views/client_view.md and docs/views/server_view.md from the docstrings of the views: python docs/make_views.py"""
+"""Write the pages of docs/views from the docstrings of views and values: python docs/make_views.py"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from unalike.core.views import ClientView, Cohort, ServerView
+from unalike.core import types
+from unalike.core.model import Model
+from unalike.core.types import Batch, ClientUpdate, Output
+from unalike.core.views import (
+    ClientBatches,
+    ClientView,
+    Cohort,
+    Members,
+    ServerView,
+    StageSettings,
+)
 from unalike.methods import attack, compressor, privacy, roles, screening
 from unalike.methods.part import Part
+from unalike.training.server.updates import Updates
 
 FOLDER = Path(__file__).with_name("views")
-NOTE = "This page is written from the docstrings in `core/views.py` by `docs/make_views.py`."
-PAGES: dict[str, tuple[type, ...]] = {
-    "client_view": (ClientView,),
-    "server_view": (ServerView, Cohort),
+NOTE = "This page is written from docstrings by `docs/make_views.py`."
+OF_MODEL = (
+    "__call__",
+    "features",
+    "head",
+    "head_size",
+    "in_head",
+    "in_norm",
+    "within",
+    "trainable",
+    "redrawn",
+)
+"""The methods of `Model` that parts call."""
+
+
+class Page(NamedTuple):
+    """A page: a text that stands first, and its classes, each a section."""
+
+    start: str
+    classes: tuple[type, ...]
+
+
+PAGES = {
+    "client_view": Page("", (ClientView,)),
+    "server_view": Page("", (ServerView, Cohort)),
+    "values": Page(
+        "# Batch, output, model\n\nWhich fields and shapes have the values that hooks are given beside the views "
+        "[`ClientView`](client_view.md), [`ServerView` and `Cohort`](server_view.md)?",
+        (Batch, Output, Model, ClientBatches, StageSettings, Members, ClientUpdate, Updates),
+    ),
 }
 
 
-def attributes(view: type) -> dict[str, tuple[str, str]]:
-    """Field -> (meaning, when it is set), from the section `Attributes:` of the docstring."""
-    section = (inspect.getdoc(view) or "").partition("Attributes:\n")[2]
-    rows = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    texts = {name: " ".join(text.split()) for name, text in rows}
-    return {
-        name: (text.partition(" Set in ")[0], text.partition(" Set in ")[2].rstrip("."))
-        for name, text in texts.items()
-    }
+# ---- fields ----
 
 
-def fields(view: type) -> str:
-    """The table of the fields. Raises `ValueError` for a field that the docstring lacks."""
-    told, types = (
-        attributes(view),
-        {
-            name: getattr(kind, "__forward_arg__", kind)
-            for name, kind in inspect.get_annotations(view).items()
-        },
-    )
-    names = (
-        [f.name for f in dataclasses.fields(view)]
-        if dataclasses.is_dataclass(view)
-        else list(view._fields)
-    )
-    if names != list(told):
-        raise ValueError(f"{view.__name__}: the docstring lists {list(told)}; expected {names}")
-    return table(
-        ("field", "type", "meaning", "set in"),
-        [(f"`{n}`", f"`{types[n]}`", *told[n]) for n in names],
-    )
+class Field(NamedTuple):
+    """A field of a class: its meaning, and the hooks in which it is set."""
+
+    meaning: str
+    set_in: str
 
 
-def members(view: type) -> str:
-    """The table of the properties and methods."""
+def documented_fields(cls: type) -> dict[str, Field]:
+    """The fields in the section `Attributes:` of the docstring, by name."""
+    section = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
+    found = {}
+    for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
+        meaning, _, set_in = " ".join(text.split()).partition(" Set in ")
+        found[name] = Field(meaning, set_in.rstrip("."))
+    return found
+
+
+def field_names(cls: type) -> list[str]:
+    """The fields that a class declares; of one without declared fields those of the docstring."""
+    if dataclasses.is_dataclass(cls):
+        return [field.name for field in dataclasses.fields(cls)]
+    return list(getattr(cls, "_fields", documented_fields(cls)))
+
+
+def table_of_fields(cls: type) -> str:
+    """The table of the fields; empty if there are none. Raises `ValueError` where the docstring lists others."""
+    documented = documented_fields(cls)
+    names = field_names(cls)
+    if names != list(documented):
+        raise ValueError(
+            f"{cls.__name__}: the docstring lists {list(documented)}; expected {names}"
+        )
+    if not names:
+        return ""
+
+    annotations = inspect.get_annotations(cls)
+    head = ["field", "type", "meaning", "set in"]
+    if not any(field.set_in for field in documented.values()):
+        head.remove("set in")
+    if not annotations:
+        head.remove("type")
     rows = []
-    for name, member in vars(view).items():
+    for name, field in documented.items():
+        kind = annotations.get(name, "")
+        cells = {
+            "field": f"`{name}`",
+            "type": f"`{getattr(kind, '__forward_arg__', kind)}`",
+            "meaning": field.meaning,
+            "set in": field.set_in,
+        }
+        rows.append([cells[column] for column in head])
+    return table(head, rows)
+
+
+# ---- properties and methods ----
+
+
+def table_of_members(cls: type) -> str:
+    """The table of the properties and methods; empty if there are none."""
+    rows = []
+    for name, member in vars(cls).items():
         function = member.fget if isinstance(member, property) else member
-        if name.startswith("_") or not inspect.isfunction(function):
-            continue
-        given = [p for p in inspect.signature(function).parameters if p != "self"]
-        call = name if isinstance(member, property) else f"{name}({', '.join(given)})"
-        text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
-        rows.append((f"`{call}`", f"`{inspect.get_annotations(function)['return']}`", text))
-    return table(("property or method", "type", "meaning"), rows)
+        if inspect.isfunction(function) and is_shown(cls, name):
+            text = first_paragraph(function)
+            kind = inspect.get_annotations(function)["return"]
+            rows.append([f"`{call(cls, name, member)}`", f"`{kind}`", text])
+    return table(["property or method", "type", "meaning"], rows) if rows else ""
 
 
-def hooks(view: type) -> str:
-    """The hooks of parts that are given this view, by role."""
-    names = {
-        n: c
-        for module in (roles, attack, compressor, screening, privacy)
-        for n, c in vars(module).items()
-    }
-    classes = [
-        c for c in ({"Part": Part} | names).values() if inspect.isclass(c) and issubclass(c, Part)
-    ]
-    found: list[str] = []
+def is_shown(cls: type, name: str) -> bool:
+    if cls is Model:
+        return name in OF_MODEL
+    return not name.startswith("_")
+
+
+def call(cls: type, name: str, member: Any) -> str:
+    """A property or the call of a method, as a hook writes it: `head(params, features)`."""
+    if isinstance(member, property):
+        return name
+    given = [p for p in inspect.signature(member).parameters if p != "self"]
+    called = cls.__name__.lower() if name == "__call__" else name
+    return f"{called}({', '.join(given)})"
+
+
+def first_paragraph(function: Any) -> str:
+    """The first paragraph of a docstring; of `Model.__call__` the second, too, which has the shapes."""
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    count = 2 if function.__name__ == "__call__" else 1
+    return " ".join(" ".join(paragraphs[:count]).split())
+
+
+# ---- hooks and types ----
+
+
+def hooks_given(view: type) -> str:
+    """The hooks of parts that are given this view, by role; empty if there are none."""
+    classes = [Part]
+    for module in (roles, attack, compressor, screening, privacy):
+        for member in vars(module).values():
+            if inspect.isclass(member) and issubclass(member, Part) and member not in classes:
+                classes.append(member)
+    found = []
     for role in classes:
+        inherited = {name for base in role.__mro__[1:] for name in vars(base)}
         for name, function in vars(role).items():
-            inherited = any(name in vars(base) for base in role.__mro__[1:])
-            if (
-                inspect.isfunction(function)
-                and any(
-                    kind in (view, view.__name__)
-                    for kind in inspect.get_annotations(function).values()
-                )
-                and not inherited
-            ):
-                found.append(f"`{role.__name__}.{name}`")
-    return "Hooks that are given it: " + ", ".join(found) + "."
+            if inspect.isfunction(function) and name not in inherited:
+                kinds = inspect.get_annotations(function).values()
+                if view in kinds or view.__name__ in kinds:
+                    found.append(f"`{role.__name__}.{name}`")
+    return f"Hooks that are given it: {', '.join(found)}." if found else ""
 
 
-def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
-    )
+def section_of_types() -> str:
+    """The types of trees, from the texts below them in `core/types.py`."""
+    rows = []
+    body = ast.parse(inspect.getsource(types)).body
+    for statement, following in pairwise(body):
+        is_documented = isinstance(following, ast.Expr)
+        if isinstance(statement, ast.Assign) and is_documented:
+            [name] = statement.targets
+            text = " ".join(ast.literal_eval(following.value).split())
+            rows.append([f"`{ast.unparse(name)}`", f"`{ast.unparse(statement.value)}`", text])
+    return "## Trees and facts\n\n" + table(["name", "type", "meaning"], rows)
 
 
-def section(view: type) -> str:
-    intro = (
-        (inspect.getdoc(view) or "")
-        .partition("Attributes:")[0]
-        .strip()
-        .replace("\n", " ")
-        .replace("  ", "\n\n")
-    )
-    return "\n\n".join([f"# {view.__name__}", intro, hooks(view), fields(view), members(view)])
+# ---- pages ----
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    written = []
+    for line in lines:
+        cells = [cell.replace("|", "\\|") for cell in line]
+        written.append(f"| {' | '.join(cells)} |")
+    return "\n".join(written)
+
+
+def section(cls: type, level: str) -> str:
+    """Introduction, hooks, fields and members of a class."""
+    told = (inspect.getdoc(cls) or "").partition("Attributes:")[0].strip()
+    intro = "\n\n".join(" ".join(paragraph.split()) for paragraph in told.split("\n\n"))
+    pieces = [
+        f"{level} {cls.__name__}",
+        intro,
+        hooks_given(cls),
+        table_of_fields(cls),
+        table_of_members(cls),
+    ]
+    return "\n\n".join(piece for piece in pieces if piece)
+
+
+def page(name: str) -> str:
+    start, classes = PAGES[name]
+    level = "##" if start else "#"
+    pieces = [start] if start else []
+    pieces += [section(cls, level) for cls in classes]
+    if start:
+        pieces.append(section_of_types())
+    return "\n\n".join([*pieces, NOTE]) + "\n"
 
 
 def main(folder: Path = FOLDER) -> None:
     folder.mkdir(exist_ok=True)
-    for page, views in PAGES.items():
-        text = "\n\n".join(section(view) for view in views)
-        (folder / f"{page}.md").write_text(f"{text}\n\n{NOTE}\n")
+    for name in PAGES:
+        (folder / f"{name}.md").write_text(page(name))
 
 
 if __name__ == "__main__":

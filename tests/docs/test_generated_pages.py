@@ -28,7 +28,7 @@ def test_methods_pages_equal_output_of_their_script():
     assert json.loads(made.stdout) == written
 
 
-@pytest.mark.parametrize("page", ["client_view.md", "server_view.md"])
+@pytest.mark.parametrize("page", ["client_view.md", "server_view.md", "values.md"])
 def test_view_page_equals_output_of_its_script(page, tmp_path):
     load_script("make_views").main(tmp_path)
     assert (tmp_path / page).read_text() == (DOCS / "views" / page).read_text()

@@ -1,4 +1,4 @@
-"""The tutorial's table of hooks lists every hook of every role, with its arguments."""
+"""The table of hooks lists every hook of every role, with its arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from unalike.methods import attack, compressor, privacy, roles, screening
 from unalike.methods.part import Part
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "write_your_own_method.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"
 
 
 def test_table_lists_every_hook_with_its_arguments():

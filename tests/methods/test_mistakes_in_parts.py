@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import unalike as ua
+from unalike.core import tree
+from unalike.methods.flag_checks import check_flags
 from unalike.methods.hook_names import check_hook_names
 from unalike.methods.part import Part
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
-from unalike.methods.roles import Correction, Objective, Personalizer, ServerStep
+from unalike.methods.roles import Correction, Objective, Personalizer, ServerStep, Weighting
 
 
 def made(name, roles, **body):
@@ -45,6 +47,114 @@ def test_misspelt_hook_of_an_own_base_class_is_refused():
     base = made("Base", (Objective,), finishh=hook)
     with pytest.raises(ua.UnalikeError, match=r"`finishh`.*did you mean `finish`"):
         check_hook_names(made("Own", (base,), loss=hook), Part)
+
+
+def reads_own_output(self, client, batch):
+    return client.own_output(batch).logits.mean()
+
+
+def reads_rate(self, server, update, cohort):
+    return tree.scale(update, server.settings.work.lr_at(server.round)), server.state
+
+
+def reads_steps(self, cohort, weights):
+    return weights * cohort.steps
+
+
+def reads_field(self, cohort, weights):
+    return weights * self.steps
+
+
+NEEDS_FLAG = {
+    "project": (Objective, {"project": hook}, {"trains": True}),
+    "kept_buffers": (Objective, {"kept_buffers": hook}, {"keeps_model": True}),
+    "own_output": (Objective, {"loss": reads_own_output}, {"keeps_model": True}),
+    "lr_at": (ServerStep, {"step": reads_rate}, {"needs_rate": lambda self, method: True}),
+    "steps": (Weighting, {"weigh": reads_steps}, {"needs_steps": True}),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_FLAG)
+def test_class_without_the_flag_that_it_needs_is_refused(name):
+    role, body, flag = NEEDS_FLAG[name]
+    with pytest.raises(
+        ua.UnalikeError, match=f"Own .*`{name}` without {next(iter(flag))}.*write .*"
+    ):
+        check_flags(made("Own", (role,), **body), Part)
+    check_flags(made("Own", (role,), **body, **flag), Part)
+    # a base of one's own may have the hook, and the class the flag
+    check_flags(made("Own", (made("Base", (role,), **body),), **flag), Part)
+
+
+def test_field_of_the_name_steps_needs_no_flag():
+    check_flags(made("Own", (Weighting,), weigh=reads_field, steps=3), Part)
+
+
+def second_gradient(part, client, grads, batch):
+    return client.gradient(at=client.params)
+
+
+def test_gradient_that_would_undo_corrections_is_refused():
+    own = ua.part(made("Later", (Correction,), correct=second_gradient, rank=2))
+    with pytest.raises(ua.UnalikeError, match=r"later asks for another gradient.*rank.*-1"):
+        ua.run(
+            ua.Method.parse("scaffold") + own(),
+            clients(),
+            rounds=1,
+            model="linear",
+            executor="loop",
+        )
+    # alone it undoes nothing
+    ua.run(ua.Method(own()), clients(), rounds=1, model="linear", executor="loop", progress=False)
+
+
+def weighed_by_fact(part, cohort, weights):
+    return weights * cohort.shared["size"]["n"]
+
+
+def size(part, data, settings):
+    return {"size": {"n": torch.ones(())}}
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"facts": size}, r"weigh looks for the name 'size'.*`shares` names"),
+        ({"shares": ("size",)}, r"shares the fact 'size', and its method has the facts \[\]"),
+    ],
+)
+def test_fact_that_nobody_shares_is_named(body, error):
+    with pytest.raises(ua.UnalikeError, match=error):
+        run((Weighting,), weigh=weighed_by_fact, **body)
+    run((Weighting,), weigh=weighed_by_fact, facts=size, shares=("size",))
+
+
+def zero(part, params):
+    return {"h": torch.zeros(())}
+
+
+def kept(part, client):
+    return {"h": client.state["h"] + 1}, {}
+
+
+def summed(part, update, message, importance):
+    return {"h": importance}
+
+
+def test_states_of_both_sides_beside_an_upload_need_sums_sent():
+    body = {"server_init": zero, "client_init": zero, "finish": kept, "fold": summed}
+    body["loss"] = constant
+    own = ua.part(made("BothSides", (Objective,), **body))
+    method = ua.Method.parse("quantize") + own()
+    with pytest.raises(ua.UnalikeError, match=r"both_sides.*quantize.*write sums_sent = True"):
+        ua.run(method, clients(), rounds=1, model="linear", executor="loop", progress=False)
+
+
+def test_aggregate_asks_for_the_messages_that_the_server_half_reads():
+    w = {"w": torch.ones(1)}
+    with pytest.raises(ua.UnalikeError, match=r"client_dp needs messages="):
+        ua.aggregate("client_dp(quantile=0.5)", w, [w, w])
+    ua.aggregate("client_dp", w, [w, w])
 
 
 def test_class_is_refused_as_it_is_made():
@@ -107,7 +217,9 @@ def clients():
 
 def run(roles, **body):
     own = ua.part(made("DoesNothing", roles, **body))
-    return ua.run(ua.Method(own()), clients(), rounds=2, model="linear", progress=False)
+    return ua.run(
+        ua.Method(own()), clients(), rounds=2, model="linear", executor="loop", progress=False
+    )
 
 
 def of_all(part, client):
@@ -142,6 +254,16 @@ def test_part_that_says_so_reads_all_samples():
         return client.out(batch).logits.mean() * 0
 
     run((Objective,), loss=loss, finish=of_all, needs_data=True)
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_mean_of_values_with_more_than_one_dimension_is_refused(executor):
+    def loss(part, client, batch):
+        return batch.mean(client.out(batch).logits.square())
+
+    own = ua.part(made("TwoDimensions", (Objective,), loss=loss))
+    with pytest.raises(ua.UnalikeError, match=r"batch\.mean was given values of shape \[.*\[B\]"):
+        ua.run(ua.Method(own()), clients(), rounds=1, model="linear", executor=executor)
 
 
 def detached(part, client, batch):

@@ -36,6 +36,12 @@ class Model:
 
     It is copied and never changed. Raises `UnalikeError` for a module that cannot be copied, or has hooks on its parameters'
     gradients.
+
+    Attributes:
+        params: Initial values of all parameters, [*shape] each, in the order of the module.
+        buffers: Initial values of all buffers, [*shape] each.
+        head_path: Path of the head in the module: `head.weight` is in the head `head`. Empty without a head.
+        takes_context: Whether `forward` takes `context`, the client's static facts.
     """
 
     def __init__(self, module: nn.Module):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from unalike._utils.errors import UnalikeError
 from unalike.core.inputs import Inputs
 
 Tree = dict[str, Tensor]
@@ -40,6 +42,19 @@ class Batch(NamedTuple):
         """Number of rows that count, a scalar."""
         return float(self.y.shape[0]) if self.weight is None else self.weight.sum()
 
+    def sum(self, per_sample: Tensor) -> Tensor:
+        """Sum over the rows that count.
+
+        Args:
+            per_sample: Values [B, ...].
+
+        Returns:
+            A tensor [...].
+        """
+        if self.weight is None:
+            return per_sample.sum(0)
+        return torch.tensordot(self.weight.to(per_sample), per_sample, dims=1)
+
     def mean(self, per_sample: Tensor) -> Tensor:
         """Mean over the rows that count.
 
@@ -48,7 +63,15 @@ class Batch(NamedTuple):
 
         Returns:
             A scalar; 0 for a batch of padding alone.
+
+        Raises:
+            UnalikeError: The values have another shape, such as [B, D].
         """
+        if per_sample.dim() != 1:
+            raise UnalikeError(
+                f"batch.mean was given values of shape {list(per_sample.shape)}; expected one for each sample, [B]: take the "
+                "mean over the other dimensions first, as in values.flatten(1).mean(1)"
+            )
         if self.weight is None:
             return per_sample.mean()
         return (per_sample * self.weight).sum() / self.weight.sum().clamp_min(1)

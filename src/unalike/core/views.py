@@ -242,6 +242,22 @@ class ClientView(NamedTuple):
             return criterion.mean(output.logits, batch, self.context)
         return self.settings.task.batch_loss(output.logits, batch)
 
+    def full_loss(self, params: Tree) -> Tensor:
+        """Mean task loss over all local samples, at `params`, a scalar.
+
+        Raises `UnalikeError` unless the part has `needs_data`. Zero without samples, as when `wire` counts bytes.
+        """
+        total = torch.zeros((), dtype=tree.dtype(params))
+        if not self.data.whole:
+            return total
+        # batches differ in size: each counts by its rows
+        count: Tensor | float = 0.0
+        for batch in self.data.whole:
+            rows = batch.rows
+            total = total + rows * self.task_loss(self.at(batch, params), batch)
+            count = count + rows
+        return total / count
+
     def full_gradient(self, params: Tree) -> Tree:
         """Gradient of the mean task loss over all local samples, at `params`.
 

@@ -264,13 +264,9 @@ class ClientPool:
         distinct_sizes, which = distinct(sizes)
         steps, weights = np.array([self._expected_of_size(n) for n in distinct_sizes]).T
         size = self._numbers(sizes)
-        names = [name for part in self.method.parts for name in part.shares]
         shared: PartTrees = {}
-        if names:
-            facts_of_clients = []
-            for client in ids:
-                facts = self.context(client)
-                facts_of_clients.append({name: facts[name] for name in names})
+        if any(part.shares for part in self.method.parts):
+            facts_of_clients = [self.method.shared_facts(self.context(client)) for client in ids]
             shared = join_nests(facts_of_clients, torch.stack)
         client_update = ClientUpdate(
             update={},

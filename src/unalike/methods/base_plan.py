@@ -7,13 +7,26 @@ class Plan:
     """A method or a plan of several stages. It declares what a plan can do and needs, with the answers that fit most plans."""
 
     useful_untrained: ClassVar[bool] = False
-    """Whether the plan has results without a round."""
+    """Whether the plan has results without a round.
+
+    Without it: `rounds=0` is refused.
+    """
     needs_products: ClassVar[bool] = False
-    """Whether the run records the inner products of the clients' updates."""
+    """Whether the run records the inner products of the clients' updates.
+
+    Without it: only where `record=` asks for them.
+    """
     divides: ClassVar[bool] = False
-    """Whether it divides the clients into groups with a model each; a run notes where one group is left."""
+    """Whether it divides the clients into groups with a model each by what they train, so that there may be more steps than at
+    first.
+
+    Without it: no run notes where one group is left, and sites decline steps that the plan did not show before.
+    """
     grouped: ClassVar[bool] = False
-    """Whether it ends with a model for each group of clients, and with none for all."""
+    """Whether it ends with a model for each group of clients, and with none for all.
+
+    Without it: reports compare one shared model.
+    """
 
     @property
     def why_no_trials(self) -> str:

@@ -40,8 +40,15 @@ class ClientQuery:
     """A pure function of a client's training data and of a model. Everything that it returns leaves the client."""
 
     name: ClassVar[str]
+    """Name in spec text.
+
+    Without it: the class name in snake case.
+    """
     needs_model: ClassVar[bool] = True
-    """Whether the server has to send the model to the clients."""
+    """Whether the server has to send the model to the clients.
+
+    Without it: it does.
+    """
 
     def answer(self, inputs: QueryInputs) -> Tree:
         """The answer of one client.

@@ -17,12 +17,12 @@ def check_hook_names(cls: type, base: type) -> None:
 
     Names of the class that its own code reads are no mistake, nor are its fields.
     """
-    own_classes = [c for c in cls.__mro__ if c is cls or _is_own_base(c, base)]
-    roles = [c for c in cls.__mro__ if c not in own_classes]
+    classes = own_classes(cls, base)
+    roles = [c for c in cls.__mro__ if c not in classes]
     known = {name for role in roles for name in (*vars(role), *_annotated(role))}
-    read = {name for c in own_classes for name in _names_read(c)}
+    read = {name for c in classes for name in names_read(c)}
     suspects = []
-    for c in own_classes:
+    for c in classes:
         fields = {name for name, kind in _annotated(c).items() if "ClassVar" not in str(kind)}
         allowed = known | read | fields
         suspects += [name for name in vars(c) if not name.startswith("_") and name not in allowed]
@@ -45,6 +45,11 @@ def check_hook_names(cls: type, base: type) -> None:
                 f"{cls.__name__} has `{name}`, which nobody reads; did you mean `{similar[0]}`? Begin the name with an "
                 "underscore if it is a function of your own"
             )
+
+
+def own_classes(cls: type, base: type) -> list[type]:
+    """The class and the user's own classes above it that have no name in spec text."""
+    return [c for c in cls.__mro__ if c is cls or _is_own_base(c, base)]
 
 
 def _is_own_base(cls: type, base: type) -> bool:
@@ -83,12 +88,13 @@ def _roles(base: type) -> Iterator[type]:
             yield from _roles(role)
 
 
-def _names_read(cls: type) -> Iterator[str]:
-    """The names that the code of a class reads, each function apart from its own name."""
+def names_read(cls: type, argument: str = "") -> Iterator[str]:
+    """The names that the code of a class reads, each function apart from its own name; with `argument` those with it only."""
     for name, value in vars(cls).items():
         for function in _functions(value):
             code = inspect.unwrap(function).__code__
-            yield from (read for read in _names_in(code) if read != name)
+            if not argument or argument in code.co_varnames[: code.co_argcount]:
+                yield from (read for read in _names_in(code) if read != name)
 
 
 def _functions(value: Any) -> Iterable[Any]:

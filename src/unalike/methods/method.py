@@ -14,7 +14,7 @@ from unalike._utils.keywords import meant
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.tasks.task import Task
-from unalike.core.types import Batch, Context, Tree
+from unalike.core.types import Batch, Context, PartTrees, Tree
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.methods.attack import Attack
@@ -381,6 +381,19 @@ class Method(Plan):
             facts |= p.facts(data, settings)
         return facts
 
+    def shared_facts(self, facts: Context) -> PartTrees:
+        """The facts of a client that its parts share with the server, by name. Raises `UnalikeError` for a name that is none."""
+        shared = {}
+        for p in self.parts:
+            for name in p.shares:
+                if name not in facts:
+                    raise UnalikeError(
+                        f"{p.name} shares the fact {name!r}, and its method has the facts {[*facts]}; expected a name that `facts` "
+                        "of a part returns"
+                    )
+                shared[name] = facts[name]
+        return shared
+
     def check_task(self, task: Task) -> None:
         """Raise `UnalikeError` for a task that a part is not defined for."""
         for p in self.parts:
@@ -602,7 +615,8 @@ def _has_server_state(part: Part) -> bool:
 def _has_own_model(part: Part) -> bool:
     if not isinstance(part, Personalizer):
         return False
-    return part.keeps_model or overrides(part, "personal") or overrides(part, "tune")
+    hooks = ("personal", "predict", "tune")
+    return part.keeps_model or any(overrides(part, hook) for hook in hooks)
 
 
 def _has_phases(part: Part) -> bool:

@@ -23,6 +23,7 @@ from unalike.core.types import Batch, PartTrees, Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.declared import declared
+from unalike.methods.flag_checks import check_flags
 from unalike.methods.hook_names import check_hook_names
 
 registry = Registry("method or part", home="unalike.methods.catalogue", group="unalike.parts")
@@ -45,9 +46,11 @@ def part(cls: P) -> P:
         The class as a frozen dataclass. It raises `InvalidValue` for a field out of its range.
 
     Raises:
-        UnalikeError: Another class or function has the same name, or a name in the class is nearly that of a hook.
+        UnalikeError: Another class or function has the same name, a name in the class is nearly that of a hook, or the class reads
+            what it does not say that it needs.
     """
     check_hook_names(cls, Part)
+    check_flags(cls, Part)
     return declared(registry)(cls)
 
 
@@ -144,62 +147,139 @@ class Part:
     """
 
     name: ClassVar[str]
-    """Name in spec text; also the key of this part's state and messages."""
+    """Name in spec text; also the key of this part's state and messages.
+
+    Without it: the class name in snake case.
+    """
     has_own_name: ClassVar[bool] = False
-    """Papers know the part by its own name, and `unalike list methods` shows it."""
+    """Papers know the part by its own name.
+
+    Without it: `unalike list methods` shows methods made of the part, not the part.
+    """
     rank: ClassVar[int] = 0
-    """Place in a chained role: parts of lower rank act first, in whatever order the spec text names them."""
+    """Place in a chained role: parts of lower rank act first, in whatever order the spec text names them.
+
+    Without it: 0, and parts of one rank act in the order of their names. A correction that asks for another gradient after other
+    corrections have acted is an error unless its rank is negative.
+    """
     trains: ClassVar[bool] = False
-    """Its client state is optimized together with the model, by the same kind of solver with a state of its own (Ditto, APFL)."""
+    """Its client state is optimized together with the model, by the same kind of solver with a state of its own (Ditto, APFL).
+
+    Without it: the client state is constant in all steps, and a class with `project` is refused.
+    """
     keeps_model: ClassVar[bool] = False
-    """The client keeps a model, so its buffers are kept too (MOON; see `kept_buffers`). `trains` implies it."""
+    """The client keeps a model, so its buffers are kept too (MOON; see `kept_buffers`). `trains` implies it.
+
+    Without it: a class with `kept_buffers`, or one that reads `client.own_output`, is refused.
+    """
     shares: ClassVar[tuple[str, ...]] = ()
-    """Names of the facts (see `facts`) that the client sends to the server."""
+    """Names of the facts (see `facts`) that the client sends to the server.
+
+    Without it: facts stay on the client, and a look at them in `cohort.shared` is an error.
+    """
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "sums"
     """The fields of the client updates that the server half reads.
 
     "sums": sums over the clients only (`fold`). "spread": also the distance of each update from their mean (`cohort.spread`),
     which is measured while the updates are combined. "updates": every single update (`cohort.update`).
+
+    Without it: a look at more than the sums is an error.
     """
     needs_steps: ClassVar[bool] = False
-    """The result depends on the number of local steps of each client."""
-    needs_messages: ClassVar[bool] = False
-    """The server half reads the messages of the client half."""
+    """The server half reads the number of local steps of each client, so that `ua.aggregate` asks for them.
+
+    Without it: a class that reads `cohort.steps` or `cohort.solver_weights` is refused.
+    """
     sends_changes: ClassVar[bool] = False
-    """A message is the change of the client state in the round, and the server adds these up: what is wrong in one stays."""
+    """A message is the change of the client state in the round, and the server adds these up: what is wrong in one stays.
+
+    Without it: a coordinator leaves a message ten times as much room as an update before it scales it down.
+    """
     sums_sent: ClassVar[bool] = False
-    """`finish` is given the model that the server decodes from the upload, not the client's own: both then sum the same updates."""
+    """`finish` is given the model that the server decodes from the upload, not the client's own: both then sum the same updates.
+
+    Without it: an error beside an upload, where a part with states on both sides sends no message of its own.
+    """
     needs_of_task: ClassVar[str] = ""
-    """The trait of the tasks for which the part is defined, such as `CLASSES` of `core/tasks/task.py`; empty for all tasks."""
+    """The trait of the tasks for which the part is defined, such as `CLASSES` of `core/tasks/task.py`; empty for all tasks.
+
+    Without it: the part runs on every task, and nobody checks that its formula has a meaning there.
+    """
     needs_proxy: ClassVar[bool] = False
-    """The part learns on the server from `server.proxy`, samples that the user gives to the server."""
+    """The part learns on the server from `server.proxy`, samples that the user gives to the server.
+
+    Without it: `server.proxy` is an error in the first round, and not before the run, where the user gave none.
+    """
     hides_client_numbers: ClassVar[bool] = False
-    """Clients send no number that the part does not account for, such as the training loss."""
+    """Clients send no number that the part does not account for, such as the training loss.
+
+    Without it: they send it. `Privacy` has it.
+    """
     acts_without_clients: ClassVar[bool] = False
-    """The server half also acts in a round in which no client takes part, on an update of zeros."""
+    """The server half also acts in a round in which no client takes part, on an update of zeros.
+
+    Without it: such a round changes nothing. `Privacy` has it.
+    """
     releases_once: ClassVar[bool] = False
-    """A client may send one update of a round only: a second one would tell more of its samples."""
+    """A client may send one update of a round only: a second one would tell more of its samples.
+
+    Without it: a site that is asked twice trains twice. `Privacy` has it.
+    """
     updates_hold_noise: ClassVar[bool] = False
-    """Updates hold noise that the sum of a round counts on: a server may refuse one, and scale none down."""
+    """Updates hold noise that the sum of a round counts on: a server may refuse one, and scale none down.
+
+    Without it: a coordinator scales large updates down. `Privacy` has it.
+    """
     sends_finite_values: ClassVar[bool] = False
-    """What a client sends is finite whatever its samples are: whether it is would tell of them."""
+    """What a client sends is finite whatever its samples are: whether it is would tell of them.
+
+    Without it: an update that is not finite is refused, and the client named. `Privacy` has it.
+    """
     simulated_only: ClassVar[str] = ""
-    """What the part acts out that no real federation carries out, in words such as "an attack"; empty if there is nothing."""
+    """What the part acts out that no real federation carries out, in words such as "an attack".
+
+    Without it: federations accept the part. `Attack` has it.
+    """
     why_no_trials: ClassVar[str] = ""
-    """The reason why hyperparameters may not be chosen by validation samples of the clients; empty if they may."""
+    """The reason why hyperparameters may not be chosen by validation samples of the clients.
+
+    Without it: they may.
+    """
     federation_note: ClassVar[str] = ""
-    """A note of a run over a network; empty if there is none."""
+    """A note of a run over a network.
+
+    Without it: there is none.
+    """
     advice_if_diverged: ClassVar[str] = ""
-    """The part's own advice where training with it diverges; empty if it has none."""
+    """The part's own advice where training with it diverges.
+
+    Without it: there is none.
+    """
+
+    @property
+    def needs_messages(self) -> bool:
+        """Whether the server half reads what `finish` sends, so that `ua.aggregate` asks for it.
+
+        Without it: yes, if the class has `finish` and the server half reads sums of its own (`fold`) or every update, and not with
+        `sums_sent`.
+        """
+        reads_clients = overrides(self, "fold") or self.needs == "updates"
+        return overrides(self, "finish") and reads_clients and not self.sums_sent
 
     @property
     def hides_participants(self) -> bool:
-        """Whether nobody may know who takes part in a round: server steps with needs = "sums" then see no client's numbers."""
+        """Whether nobody may know who takes part in a round: server steps with needs = "sums" then see no client's numbers.
+
+        Without it: no. `Privacy` answers it.
+        """
         return False
 
     @property
     def shares_noise(self) -> bool:
-        """Whether each client adds its share of the noise of a sum of several updates. Default: no."""
+        """Whether each client adds its share of the noise of a sum of several updates.
+
+        Without it: no.
+        """
         return False
 
     def least_cohort(self, settings: StageSettings) -> int:
@@ -220,12 +300,18 @@ class Part:
 
     @property
     def special_group(self) -> Group | None:
-        """The one group of parameters that the part treats differently from the rest of the model; None if there is none."""
+        """The one group of parameters that the part treats differently from the rest of the model.
+
+        Without it: there is none, and no run notes that a model lacks the group.
+        """
         return None
 
     @property
     def needs_data(self) -> bool:
-        """Whether the part reads all local samples (`client.data.whole`, in random order) beside the round's batches."""
+        """Whether the part reads all local samples (`client.data.whole`, in random order) beside the round's batches.
+
+        Without it: no, and a look at them is an error.
+        """
         return False
 
     def server_init(self, params: Tree) -> Tree:
@@ -348,8 +434,10 @@ class Part:
     def inner_loop(self) -> InnerLoop | None:
         """Inner gradient steps that this part's `loss` performs (Per-FedAvg, pFedMe); compiled loops run them directly.
 
-        The part is the objective of the task. With a strength, `finish` runs the same steps with the gradient of all local samples,
-        and returns their end as the client state.
+        The part is the objective of the task. With a strength, `finish` runs the same steps with the gradient of all local
+        samples, and returns their end as the client state.
+
+        Without it: clients are trained step by step.
         """
         return None
 

@@ -81,9 +81,7 @@ def errors_name_hook(part: Part, hook: str) -> Iterator[None]:
         raise _wrong(part, hook, f"sets an attribute of its part ({error})", expected) from error
     except KeyError as error:
         found = f"looks for the name {error}, which is not there"
-        expected = (
-            "one that client_init or server_init makes, for a state, or broadcast, for a message"
-        )
+        expected = "one that client_init or server_init makes, for a state, broadcast, for a message, or `shares` names, for a fact"
         raise _wrong(part, hook, found, expected) from error
     except Exception as error:
         error.add_note(f"in the {hook} of the part {part.name}")

@@ -44,7 +44,10 @@ class TaskObjective(Objective):
     """The objective that fits the model to the labels; a method has exactly one (default: `TaskLoss`)."""
 
     takes_loss: ClassVar[bool] = False
-    """It takes the loss of outputs and labels from `client.task_loss`, so that `loss=` of the work changes it."""
+    """It takes the loss of outputs and labels from `client.task_loss`, so that `loss=` of the work changes it.
+
+    Without it: `loss=` is refused.
+    """
 
 
 class Correction(Part):
@@ -72,7 +75,10 @@ class LocalGradient(Part):
 
     @property
     def draws_own_batches(self) -> bool:
-        """Whether the part draws the batches of a phase itself (`draw_batches`); some may then be empty. Default: no."""
+        """Whether the part draws the batches of a phase itself (`draw_batches`); some may then be empty.
+
+        Without it: no.
+        """
         return False
 
     @abstractmethod
@@ -147,7 +153,10 @@ class Personalizer(Part):
     """Start of training, trained parameters, shared parameters and the personal model of a client."""
 
     vmappable: ClassVar[bool] = True
-    """False: `begin` has control flow on data (FedALA). Executors then call it client by client and still stack the steps."""
+    """False: `begin` has control flow on data (FedALA). Executors then call it client by client and still stack the steps.
+
+    Without it: True, and such a `begin` is an error of `torch.vmap` where clients are stacked.
+    """
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         """Parameters that local training starts from. Called once a round, before the first phase.
@@ -197,7 +206,10 @@ class Personalizer(Part):
 
     @property
     def predicts_as_received(self) -> bool:
-        """Whether a client is evaluated with what the server would send it now: the message joins the state in `personal`."""
+        """Whether a client is evaluated with what the server would send it now: the message joins the state in `personal`.
+
+        Without it: no, and `personal` finds the client state alone.
+        """
         return False
 
     def predict(
@@ -246,7 +258,10 @@ class Conditioner(Part):
 
     @property
     def pooled(self) -> bool:
-        """Whether it describes the training data of all clients together: a reference for simulations only."""
+        """Whether it describes the training data of all clients together: a reference for simulations only.
+
+        Without it: no.
+        """
         return False
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
@@ -283,7 +298,10 @@ class Upload(Part):
 
     @property
     def shortens(self) -> bool:
-        """Whether the server never decodes an update with a larger L2 norm than it had before `encode`. Default: no."""
+        """Whether the server never decodes an update with a larger L2 norm than it had before `encode`.
+
+        Without it: no, and `client_dp` refuses the upload.
+        """
         return False
 
     CLIP: ClassVar[int] = 4
@@ -293,7 +311,10 @@ class Upload(Part):
     QUANTIZE: ClassVar[int] = 7
 
     additive: ClassVar[bool] = False
-    """The sum of what clients send decodes to the sum of their updates, so that a secure sum can carry it."""
+    """The sum of what clients send decodes to the sum of their updates, so that a secure sum can carry it.
+
+    Without it: secure aggregation refuses the method.
+    """
 
     def encode(self, client: ClientView, update: Tree) -> tuple[Tree, Tree]:
         """Encode the update on the client. Called after `finish`, by rank. Default: unchanged.
@@ -456,9 +477,11 @@ class ServerStep(Part):
 
     @property
     def moves_buffers(self) -> bool:
-        """Whether `step` is also given the averaged buffers, in `server.params`, `update` and `cohort.spread`. Default: no.
+        """Whether `step` is also given the averaged buffers, in `server.params`, `update` and `cohort.spread`.
 
         Such a part needs "spread". It moves float buffers; integer ones keep the maximum of the clients'.
+
+        Without it: no.
         """
         return False
 

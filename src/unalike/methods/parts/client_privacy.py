@@ -145,6 +145,11 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             return {}
         return {"clip": server.state["clip"]}
 
+    @property
+    def needs_messages(self) -> bool:
+        """Whether the bound follows the clients' norms."""
+        return self.quantile is not None
+
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         if self.quantile is None:
             return client.state, {}

@@ -48,7 +48,6 @@ class CombinedHeads(OwnParameters, ServerStep):
     rank: ClassVar[int] = ServerStep.DYNAMIC
     needs_data = True
     special_group = "head"
-    needs_messages: ClassVar[bool] = True
 
     @property
     def predicts_as_received(self) -> bool:

@@ -30,7 +30,6 @@ class ControlVariates(Correction, ServerStep):
     training can diverge; `control_variates_after_momentum` does not.
     """
 
-    needs_messages: ClassVar[bool] = True
     sends_changes: ClassVar[bool] = True
 
     option: Literal[1, 2] = 2

@@ -41,7 +41,6 @@ class FeatureAlignment(Objective):
     needs_of_task: ClassVar[str] = CLASS_LOGITS
     needs_data = True
     special_group = "body"
-    needs_messages: ClassVar[bool] = True
 
     def server_open(self, settings: StageSettings) -> Tree:
         width, classes = settings.model.head_size

@@ -44,7 +44,6 @@ class TaughtHead(Upload, Aggregator):
     rank: ClassVar[int] = Upload.WITHHOLD
     needs_data = True
     special_group = "head"
-    needs_messages: ClassVar[bool] = True
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         features = class_features(client, client.params)

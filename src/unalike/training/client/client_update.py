@@ -21,7 +21,7 @@ from unalike.core.work import Work
 from unalike.methods import return_checks
 from unalike.methods.compressor import Compressor
 from unalike.methods.method import Method
-from unalike.methods.part import Part
+from unalike.methods.part import Part, overrides
 from unalike.methods.roles import Phase, Upload
 from unalike.training.client.client_task import BUFFERS, ClientTask
 from unalike.training.client.local_step import (
@@ -130,6 +130,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
     def finish(part: Part, params: Tree) -> None:
         part_buffers = trained.own_buffers[part.name] if part.trains else buffers
         kept[part.name], message = _finished(part, view_of(part, params, part_buffers))
+        _check_counts_what_is_sent(task, part, message)
         # private parameters stay at the client
         messages[part.name] = {
             name: t for name, t in message.items() if name in task.sent_names or name not in params
@@ -173,7 +174,7 @@ def make_client_update(task: ClientTask, trained: TrainedClient) -> tuple[Client
         steps=steps_made,
         weight=settings.work.solver.weight(steps_made),
         loss=torch.zeros_like(trained.loss) if method.hides_client_numbers else trained.loss,
-        shared=_shared_facts(task),
+        shared=method.shared_facts(task.context),
     )
     return client_update, _without_empty(kept)
 
@@ -185,13 +186,17 @@ def _sent_values(method: Method, values: Nest) -> Nest:
     return values
 
 
-def _shared_facts(task: ClientTask) -> PartTrees:
-    """The client's facts that its parts share with the server, by name."""
-    facts = {}
-    for part in task.method.parts:
-        for name in part.shares:
-            facts[name] = task.context[name]
-    return facts
+def _check_counts_what_is_sent(task: ClientTask, part: Part, message: Tree) -> None:
+    """Raise `UnalikeError` where client and server count other updates: one has its own, the other what an upload made of them."""
+    if message or part.sums_sent or not overrides(part, "finish"):
+        return
+    uploads = task.method.role(Upload)
+    if uploads and task.sent_names and part in task.method.parts_with_linked_states:
+        raise UnalikeError(
+            f"{part.name} has a state on the client and one on the server and sends no message, so that the server counts the "
+            f"updates that {uploads[0].name} makes of the client's; write sums_sent = True in the class, and `finish` sees what "
+            "the server sees"
+        )
 
 
 def _finished(part: Part, view: ClientView) -> tuple[Tree, Tree]:

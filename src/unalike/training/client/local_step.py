@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
+from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled
 from unalike.core import tree
 from unalike.core.solvers import Solver
@@ -210,9 +211,11 @@ class LocalStep:
     def _corrected(self, grads: PartTrees, loss: LossOfStep, batch: Batch) -> PartTrees:
         """The gradients after the method's corrections and clipping."""
         before = loss.before
-        for correction in self.corrections:
+        for place, correction in enumerate(self.corrections):
             gradient_at = None
-            if self.rule.allows_more_gradients:
+            if place and correction.rank >= 0:
+                gradient_at = partial(_undo_corrections, correction)
+            elif self.rule.allows_more_gradients:
                 gradient_at = partial(self._gradient_at, loss, batch)
             view = self.view(
                 correction,
@@ -244,6 +247,14 @@ class LocalStep:
         moved = current | {MODEL: current[MODEL] | tree.detach(params)}
         grads, _ = self.rule.gradients(loss, moved, batch)
         return tree.only(grads[MODEL], params)
+
+
+def _undo_corrections(correction: Correction, at: Tree) -> Tree:
+    """Raise `UnalikeError`: another gradient in the place of the given one would leave out the corrections before."""
+    raise UnalikeError(
+        f"{correction.name} asks for another gradient after other corrections have acted, which that gradient does not have; write "
+        "rank: ClassVar[int] = -1 in the class, so that it acts before them"
+    )
 
 
 def _inputs_unchanged(

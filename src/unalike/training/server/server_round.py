@@ -80,10 +80,12 @@ class ServerRound:
             )
         count = len(cohort.ids)
         [base] = self.method.role(BaseWeights)
-        weights = base.weights(seen_by(base, cohort))
+        with return_checks.errors_name_hook(base, "weights"):
+            weights = base.weights(seen_by(base, cohort))
         weights = return_checks.check_weights(base, "weights", weights, count)
         for part in self.method.role(Weighting):
-            weights = part.weigh(seen_by(part, cohort), weights / weights.sum())
+            with return_checks.errors_name_hook(part, "weigh"):
+                weights = part.weigh(seen_by(part, cohort), weights / weights.sum())
             weights = return_checks.check_weights(part, "weigh", weights, count)
         return weights / weights.sum()
 

@@ -1,4 +1,4 @@
-"""The tutorial's parts with a second gradient do in every executor, and in a federation, what plain torch does."""
+"""The cookbook's parts with a second gradient do in every executor, and in a federation, what plain torch does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import unalike as ua
 from unalike.methods.part import registry
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "write_your_own_method.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "cookbook.md"
 PARTS = ("Extragradient", "SharpnessAware")
 SIZES = (7, 3, 8)
 LR, STEPS, ROUNDS, RHO = 0.3, 3, 2, 0.1

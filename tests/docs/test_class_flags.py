@@ -1,0 +1,50 @@
+"""The page of class flags is up to date, and every flag says what happens without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_flags", DOCS / "make_flags.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_page_equals_output_of_its_script():
+    assert script().page() == (DOCS / "reference" / "class_flags.md").read_text()
+
+
+def test_every_flag_says_what_happens_without_it():
+    made = script()
+    told = {(flag.owner, flag.name) for flag in made.flags()}
+    missing = []
+    for module in made.MODULES:
+        for owner in vars(module).values():
+            if inspect.isclass(owner) and owner.__module__ == module.__name__:
+                names = declared_flags(owner)
+                missing += [
+                    f"{owner.__name__}.{n}" for n in names if (owner.__name__, n) not in told
+                ]
+    assert missing == []
+
+
+def declared_flags(owner: type) -> list[str]:
+    """The class attributes and the yes-or-no properties that a class declares first, constants apart."""
+    above = {name for base in owner.__mro__[1:] for name in (*vars(base), *annotations(base))}
+    names = [n for n, kind in annotations(owner).items() if "ClassVar" in str(kind) and n.islower()]
+    for name, member in vars(owner).items():
+        is_question = isinstance(member, property) and member.fget.__annotations__["return"] is bool
+        if is_question:
+            names.append(name)
+    return [n for n in names if n not in above]
+
+
+def annotations(owner: type) -> dict[str, object]:
+    return vars(owner).get("__annotations__", {})
