@@ -106,7 +106,8 @@ def _overlapping(x: Inputs, train: np.ndarray, tests: np.ndarray) -> list[str]:
             return [
                 f"{known} of {len(tests)} test samples looked at overlap with a training sample, which has the same values moved "
                 f"by {least} or more places, as windows of a series do: their scores show what was memorized; let later windows "
-                "test, as in ClientData(train=(x[:n], y[:n]), test=(x[n + overlap:], y[n + overlap:]))"
+                "test: --split later, in Python split='later', for samples in order of time; leave out those that overlap at the "
+                "border, as in ClientData(train=(x[:n], y[:n]), test=(x[n + overlap:], y[n + overlap:]))"
             ]
     return []
 
