@@ -409,23 +409,23 @@ def _clusters(spec: str, division: Division) -> list[int] | None:
 
 def requested_share(split: float | str | None, folds: int | None) -> tuple[str, float]:
     """The options of the division of each client's samples, in words, and its training share. Raises `UnalikeError`."""
-    if folds is None and split is None:
-        return "", DEFAULT_SPLIT
-    if folds is None and split == LATER:
-        return f"split={split!r}", DEFAULT_SPLIT
-    if folds is None:
-        if isinstance(split, str) or not 0 < split <= 1:
+    if folds is not None:
+        check_whole(2, folds=folds)
+        if split is not None:
             raise UnalikeError(
-                f"found split={split!r}, expected the training share of each client, above 0 and at most 1, or {LATER!r}"
+                f"found split={split} beside folds={folds}, which test one part in {folds}; leave one "
+                "of them out"
             )
-        return f"split={split}", split
-    check_whole(2, folds=folds)
-    if split is not None:
+        return f"folds={folds}", 1 - 1 / folds
+    if split is None:
+        return "", DEFAULT_SPLIT
+    if split == LATER:
+        return f"split={split!r}", DEFAULT_SPLIT
+    if isinstance(split, str) or not 0 < split <= 1:
         raise UnalikeError(
-            f"found split={split} beside folds={folds}, which test one part in {folds}; leave one "
-            "of them out"
+            f"found split={split!r}, expected the training share of each client, above 0 and at most 1, or {LATER!r}"
         )
-    return f"folds={folds}", 1 - 1 / folds
+    return f"split={split}", split
 
 
 def _split(

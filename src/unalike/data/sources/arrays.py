@@ -71,7 +71,12 @@ def joined(
     time: np.ndarray | None = None,
 ) -> Dataset:
     """Make a data set of raw training and test arrays; they are joined while they are bytes, which halves the memory."""
-    details: dict[str, Any] = {"classes": classes, "groups": groups or {}, "unit": unit, "time": time}
+    details: dict[str, Any] = {
+        "classes": classes,
+        "groups": groups or {},
+        "unit": unit,
+        "time": time,
+    }
     if test is None:
         return Dataset(name, (images(train[0]), train[1]), **details)
     if not _fit_together(train, test):
