@@ -122,6 +122,7 @@ class DataFlags(
         return ClientsRequest(
             self.clients,
             data=loaded.dataset,
+            data_dir=self.data_dir,
             partition=self.partition,
             split=self.split,
             val=self.val,
