@@ -43,6 +43,25 @@ def visits(tmp_path, monkeypatch):
 QUICK = ["--model", "linear", "--rounds", 2, "--lr", 0.5]
 
 
+def test_later_rows_test_by_a_column_of_a_config_file_or_by_their_order(cli, visits, tmp_path):
+    frame = pd.read_csv("visits.csv")
+    frame.assign(day=np.arange(120)[::-1]).to_csv("visits.csv", index=False)
+    config, run = tmp_path / "later.toml", tmp_path / "run"
+    config.write_text('split_by = "day"\nsplit = 0.8\n')
+    code, _, err = cli("run", "--config", config, *visits, *QUICK, "--out", run)
+    assert code == 0, err
+    plan = json.loads((run / "plan.json").read_text())
+    # the last fifth of the days is in the first rows of the file, which stand last in the data set
+    assert [sorted(rows) for rows in plan["test"]] == [[*range(96 + k, 120, 3)] for k in range(3)]
+    code, _, err = cli("evaluate", run)  # which reads the rows in the same order
+    assert code == 0, err
+
+    np.savez("series.npz", x=np.arange(8.0)[:, None], y=np.arange(8) % 2)
+    in_order = ["--data", "series.npz", "--partition", "iid", "--clients", 1, "--split", "later"]
+    code, _, err = cli("partition", *in_order, "--save", "plan.json")
+    assert code == 0 and json.loads((tmp_path / "plan.json").read_text())["test"] == [[6, 7]], err
+
+
 def test_run_on_a_table_has_one_client_per_group_and_is_read_again(cli, visits, tmp_path):
     run = tmp_path / "run"
     code, _, err = cli("run", *visits, *QUICK, "--out", run)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import unalike as ua
+from unalike._utils.errors import UnalikeError
 from unalike.comparison.comparison import Comparison
 from unalike.comparison.sweep.grid import Arguments, label_of, read_grid
 from unalike.metrics.columns import TIMES
@@ -312,3 +313,19 @@ def test_name_that_a_method_lacks_is_not_named_with_it(swept):
         for text in others
     )
     assert not any("best mu of" in text and "fedavg" in text for text in others)
+
+
+def test_sweep_over_data_has_a_best_point_in_each_data_set(swept, dataset):
+    two = ua.data.Dataset("two", (np.arange(60.0)[:, None] / 60, np.arange(60) // 30))
+    options = {"data": None, "partition": None, "rounds": 1}
+    found = swept({"data": [dataset, two], "lr": [0.01, 0.5]}, ["fedavg"], **options)
+    assert found.best["data"].tolist() == [dataset.name, "two"]
+    assert found.name == f"{dataset.name} and two"
+    assert found.comparisons["two", "0.01"].facts.partition["data"] == "two"
+    [chart] = found.plot("scores").data
+    assert np.shape(chart.z) == (2, 2)
+    amounts = ua.data.Dataset("amounts", (np.ones((60, 1)), np.linspace(0.5, 9, 60)))
+    with pytest.raises(UnalikeError, match="found data of the tasks classification and regression"):
+        swept({"data": [dataset, amounts]}, ["fedavg"], **options)
+    with pytest.raises(UnalikeError, match="found test beside a sweep of data"):
+        swept({"data": [dataset, two]}, ["fedavg"], test=dataset.test, **options)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unalike as ua
-from unalike.data.leaks import leak_notes
+from unalike.data.leaks import server_leak_notes
 from unalike.data.ragged import Ragged
 
 RNG = np.random.default_rng(0)
@@ -25,8 +25,9 @@ def client(train, test=None):
 
 
 def test_samples_that_differ_are_not_noted():
-    people = [client(rows(40), rows(10)) for _ in range(3)]
-    assert leak_notes(ua.Population.of(people), torch.from_numpy(rows(20))) == []
+    population = ua.Population.of([client(rows(40), rows(10)) for _ in range(3)])
+    assert population.leak_notes == ()
+    assert server_leak_notes(population.x, population.train, torch.from_numpy(rows(20))) == []
 
 
 @pytest.mark.parametrize("width", [2, 5, 300])
@@ -36,7 +37,7 @@ def test_test_samples_that_train_are_counted(width):
         client(north, np.concatenate([south[:3], rows(7, width)])),
         client(south, rows(10, width)),
     ]
-    [note] = leak_notes(ua.Population.of(people))
+    [note] = ua.Population.of(people).leak_notes
     assert note.startswith(
         "3 of 20 of the clients' test samples (15%) have the same inputs as a training"
     )
@@ -61,7 +62,7 @@ def test_test_samples_of_the_server_that_train_are_counted():
 def test_rows_that_occur_five_times_and_at_several_clients_are_counted():
     x = np.repeat(rows(30), 5, axis=0)
     population = ua.partition((x, np.arange(150) % 2), "iid", clients=3, seed=0)
-    tested, repeated = leak_notes(population)
+    tested, repeated = population.leak_notes
     assert tested.split(" (")[0].endswith(
         f"of {len(population.test.values)} of the clients' test samples"
     )
@@ -71,7 +72,7 @@ def test_rows_that_occur_five_times_and_at_several_clients_are_counted():
 
 def test_same_samples_at_two_clients_are_counted():
     x = rows(40)
-    [note] = leak_notes(ua.Population.of([client(x[:25]), client(x[20:])]))
+    [note] = ua.Population.of([client(x[:25]), client(x[20:])]).leak_notes
     assert note.startswith(
         "5 of 40 different training inputs occur several times (up to 2), 5 of them at several"
     )
@@ -82,7 +83,7 @@ def test_images_and_tokens_that_train_and_test_are_counted():
     images[:, :, :2] = 0  # blank margins
     tokens = RNG.integers(0, 5000, (30, 12))
     for x in (images, tokens):
-        [note] = leak_notes(ua.Population.of([client(x[:20], x[18:])]))
+        [note] = ua.Population.of([client(x[:20], x[18:])]).leak_notes
         assert note.startswith("2 of 12 of the clients' test samples")
 
 
@@ -90,13 +91,13 @@ def test_copies_of_few_categories_say_nothing():
     x = RNG.integers(0, 2, (400, 3)).astype("float32")
     ages = np.stack([RNG.integers(20, 90, 400), RNG.integers(0, 2, 400)], 1).astype("float32")
     for values in (x, ages, ages[:, :1]):
-        assert leak_notes(ua.Population.of([client(values[:300], values[300:])])) == []
+        assert ua.Population.of([client(values[:300], values[300:])]).leak_notes == ()
 
 
 def test_a_sample_that_a_partition_gives_to_two_clients_is_no_copy():
     population = ua.Population.of([client(rows(20)), client(rows(20))])
     both = Ragged.of([np.arange(30), np.arange(10, 40)])
-    assert leak_notes(replace(population, train=both)) == []
+    assert replace(population, train=both).leak_notes == ()
 
 
 @pytest.mark.parametrize("move", [1, 3])
@@ -106,14 +107,27 @@ def test_overlapping_windows_divided_at_random_are_noted(move, shape):
     starts = range(0, 500, move)
     x = np.stack([series[start : start + 12] for start in starts]).reshape(len(starts), *shape)
     order = RNG.permutation(len(x))
-    [note] = leak_notes(ua.Population.of([client(x[order[:100]], x[order[100:160]])]))
+    [note] = ua.Population.of([client(x[order[:100]], x[order[100:160]])]).leak_notes
     assert f"moved by {move} or more places, as windows" in note and "let later windows" in note
     later = client(x[:80], x[80 + 12 // move :])
-    assert leak_notes(ua.Population.of([later])) == []
+    assert ua.Population.of([later]).leak_notes == ()
 
 
 def test_tables_of_categories_are_no_windows():
     choices = np.eye(4, dtype="float32")[RNG.integers(0, 4, (300, 6))].reshape(300, 24)
     amounts = np.concatenate([rows(300), choices], 1)
     for x in (choices, amounts):
-        assert leak_notes(ua.Population.of([client(x[:200], x[200:])])) == []
+        assert ua.Population.of([client(x[:200], x[200:])]).leak_notes == ()
+
+
+def test_copies_are_looked_for_once_in_the_clients_of_a_seed(monkeypatch):
+    looked_at = []
+
+    def noted(x, train, test):
+        looked_at.append(train)
+        return []
+
+    monkeypatch.setattr("unalike.data.population.leak_notes", noted)
+    data = (rows(40), np.arange(40) % 2)
+    ua.compare(["fedavg", "fedprox"], 2, data=data, seeds=2, model="linear", rounds=1)
+    assert len(looked_at) == 2

@@ -102,7 +102,7 @@ def test_partition_with_split_outside_zero_to_one_raises(blobs):
     ("option", "value", "expected"),
     [
         ("spec", 3, "a text or None"),
-        ("split", "a", "a number or None"),
+        ("split", "a", "the training share of each client, above 0 and at most 1, or .later."),
         ("val", "a", "a number"),
         ("min_test", 1.5, "a whole number"),
         ("merge", "no", "True or False"),

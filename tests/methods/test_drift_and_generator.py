@@ -248,7 +248,11 @@ def test_bipartition_beside_fedavg_leaves_parameters_unchanged():
 
 @pytest.mark.parametrize(
     "select, still",
-    [("head", ("head.weight", "head.bias")), ("body", ("body.weight", "body.bias"))],
+    [
+        ("head", ("head.weight", "head.bias")),
+        ("body", ("body.weight", "body.bias")),
+        ("*.bias", ("body.bias", "head.bias")),
+    ],
 )
 def test_fixed_parameters_stay_and_are_not_sent(select, still):
     sim = Simulation(f"fixed(select='{select}')", mlp(), Clients.random(SIZES), **FULL)
@@ -257,3 +261,18 @@ def test_fixed_parameters_stay_and_are_not_sent(select, still):
     assert not set(cohort.update) & set(still)
     for n, w in start.items():
         assert torch.equal(sim.params[n], w) == (n in still)
+
+
+@pytest.mark.parametrize(
+    "select, own", [("bias", {"body.bias", "head.bias"}), ("h*d.*", {"head.weight", "head.bias"})]
+)
+def test_private_parameters_are_chosen_by_names(select, own):
+    sim = Simulation(f"private(select='{select}')", mlp(), Clients.random(SIZES), **FULL)
+    cohort = sim.round()
+    assert set(cohort.update) == sim.params.keys() - own
+    assert set(sim.memory(0)["private"]) == own
+    nothing = Simulation("private(select='heads.*')", mlp(), Clients.random(SIZES), **FULL)
+    nothing.round()
+    plain = Simulation("fedavg", mlp(), Clients.random(SIZES), **FULL)
+    plain.round()
+    assert same(nothing.params, plain.params)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike.cli.flags import NUMBER_OR_TEXT
 from unalike.core.option import written_config
 from unalike.core.options import WorkOptions
 
@@ -221,9 +222,12 @@ def _property(parameter: inspect.Parameter) -> Schema:
     is_repeated = get_origin(kind) is list
     # an optional value or a list of values: the type of one value
     (kind,) = [inner for inner in get_args(kind) or (kind,) if inner is not NoneType]
-    # a text option such as `--batch-size full` may hold a number
-    is_number = isinstance(default, str) and default.isdecimal()
-    value: Schema = {"type": ["string", "integer"] if is_number else TYPES.get(kind, "string")}
+    # a text option may hold a number, such as `--batch-size 32` and `--split 0.8`
+    value: Schema = {"type": TYPES.get(kind, "string")}
+    if isinstance(default, str) and default.isdecimal():
+        value = {"type": ["string", "integer"]}
+    elif option.metavar == NUMBER_OR_TEXT:
+        value = {"type": ["string", "number"]}
     if is_repeated:
         value = {"anyOf": [value, {"type": "array", "items": value}]}
     schema = {"description": option.help, **value}

@@ -63,14 +63,17 @@ class DataFlags(
 
     def load(self, protocol: Sequence[str] = ()) -> Loaded:
         """Load the data set and take the server's samples out of it."""
-        from unalike.data.partitioning.hold_out import hold_out, take_test_set
+        from unalike.data.partitioning.hold_out import hold_out, hold_out_tests, take_test_set
         from unalike.data.sources.load import load
+        from unalike.data.time_order import LATER
 
         proxy = None
         test = None
         dataset = load(self.data, self.data_dir, **self.table)
         if self.limit is not None:
             dataset = dataset.subset(self.limit)
+        if self.split == LATER:
+            dataset = dataset.in_order()
         # the server's samples are taken out before the clients', so that no client has one of them
         if self.proxy is not None:
             dataset, proxy = hold_out(dataset, self.proxy, imbalance=self.proxy_imbalance)
@@ -80,7 +83,7 @@ class DataFlags(
                 "give --proxy 0.02, or leave it out"
             )
         if self.test is not None:
-            dataset, test = hold_out(dataset, self.test)
+            dataset, test = hold_out_tests(dataset, self.test)
         elif "server" in protocol:
             dataset, test = take_test_set(dataset)
         return Loaded(dataset, proxy, test)
@@ -119,6 +122,7 @@ class DataFlags(
         return ClientsRequest(
             self.clients,
             data=loaded.dataset,
+            data_dir=self.data_dir,
             partition=self.partition,
             split=self.split,
             val=self.val,

@@ -24,6 +24,8 @@ from unalike.core.options import (
 
 Command = Callable[..., Any]
 
+NUMBER_OR_TEXT = "FLOAT|TEXT"
+"""The kind of value, in help, of a flag that takes a number or a text."""
 METHOD = "Method, or a sum of methods and parts (see `unalike list methods`)"
 Method = Annotated[str, typer.Option(help=f"{METHOD}.", **completion("method"))]
 
@@ -149,6 +151,7 @@ def parameter(option: Option) -> inspect.Parameter:
         *names,
         help=option.help.text,
         show_default=default is not None,
+        metavar=NUMBER_OR_TEXT if option.takes_number_or_text else None,
         **completion(option.name),
     )
     if option.repeated and default is None:

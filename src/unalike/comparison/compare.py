@@ -45,7 +45,7 @@ def compare(
     data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
-    split: float | None = None,
+    split: float | str | None = None,
     val: float = 0.0,
     folds: int | None = None,
     model: ModelLike = "mlp",
@@ -87,7 +87,7 @@ def compare(
         data_dir: folder of data files.
         partition: partition of the data; unless given, by its first group, or if it has no groups, "dirichlet(alpha=0.1)", for a
             regression "iid".
-        split: share of each client's samples that train (0.75).
+        split: share of each client's samples that train (0.75), or "later", as for `ua.run`.
         val: share of each client's training samples used for validation; only with `data`.
         folds: number of folds of repeated cross-validation: each seed tests one fold of every client.
         model: as for `ua.run`.

@@ -34,6 +34,7 @@ from unalike.comparison.earlier_reports import keep_report
 from unalike.comparison.fitted_references import can_be_fitted, fitted_scores, why_not_fitted
 from unalike.comparison.racing.race import CellSeconds, Race, RaceStart
 from unalike.comparison.standings import PlannedCell, save_cells
+from unalike.core.tasks.task import Task
 from unalike.engine.multiprocess.worker_pool import launched_by_torchrun
 from unalike.models.registry import is_named
 from unalike.runtime.processes.launch import IN_ONE_PROCESS, follow_leader
@@ -190,6 +191,11 @@ class Experiment:
     def rounds(self) -> int:
         """The number of rounds of all cells together."""
         return sum(cell.run_config.options.rounds for cell in self.cells)
+
+    @property
+    def task(self) -> Task:
+        """The task of all cells."""
+        return self.cells[0].run_config.population.task
 
     @cached_property
     def run_configs(self) -> dict[str, RunConfig]:

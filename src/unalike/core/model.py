@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
 
@@ -159,8 +160,10 @@ class Model:
         return name.rpartition(".")[0] in self._norms
 
     def within(self, group: str, name: str) -> bool:
-        """Whether a parameter or buffer belongs to one of the `GROUPS`."""
-        return GROUPS[group](self, name)
+        """Whether a parameter or buffer belongs to one of the `GROUPS`, or has a name like a pattern such as "encoder.*"."""
+        if group in GROUPS:
+            return GROUPS[group](self, name)
+        return fnmatchcase(name, group)
 
     def trainable(self, name: str) -> bool:
         """Whether the module itself lets the parameter train (`requires_grad`)."""
@@ -307,7 +310,7 @@ class Model:
 Precision = Literal["float32", "bf16"]
 """Floating-point precision of training."""
 
-Group = Literal["all", "head", "body", "norm"]
+Group = Literal["all", "head", "body", "norm", "bias"]
 """Groups of parameters, by the names that users write."""
 
 GROUPS: dict[str, Callable[[Model, str], bool]] = {
@@ -315,6 +318,7 @@ GROUPS: dict[str, Callable[[Model, str], bool]] = {
     "head": Model.in_head,
     "body": lambda model, name: not model.in_head(name),
     "norm": Model.in_norm,
+    "bias": lambda model, name: name.rpartition(".")[2] == "bias",
 }
 
 

@@ -4,6 +4,7 @@ All options that more than one place knows are declared in `core/options.py`.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -46,6 +47,12 @@ class Option:
         return type(None) in _members(self.kind)
 
     @property
+    def takes_number_or_text(self) -> bool:
+        """Whether a number and a text are among its values, such as 0.8 and "later"."""
+        kinds = [plain_type(kind) for kind in _members(self.kind)]
+        return float in kinds and str in kinds
+
+    @property
     def flag_type(self) -> type:
         """The type of one value on the command line."""
         kinds = [plain_type(kind) for kind in _members(self.kind)]
@@ -74,6 +81,9 @@ class Option:
             return tuple(value)
         if self.help.none and value == self.help.none:
             return None
+        if self.takes_number_or_text and value is not None:
+            with suppress(ValueError):
+                return float(value)
         return value
 
 

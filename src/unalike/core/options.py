@@ -84,6 +84,13 @@ class TableOptions(DelimitedOptions):
             "a feature."
         ),
     ] = None
+    split_by: Annotated[
+        str | None,
+        Help(
+            "Column of dates or numbers: each client's later rows test and its earlier ones train, instead of rows at random; not "
+            "used as a feature unless --date names it, too."
+        ),
+    ] = None
     drop: Annotated[
         tuple[str, ...], Help("Column of a table to leave out; repeat for several.")
     ] = ()
@@ -130,10 +137,11 @@ class PartitionOptions:
         int | None, Help("Number of clients, 10 unless given, or as many as the data set defines.")
     ] = None
     split: Annotated[
-        float | None,
+        float | str | None,
         Help(
-            "Share of each client's samples that train, 0.75 unless given; with 1 and --protocol server, clients train on the "
-            "whole training set, and the published test set scores the model."
+            "Share of each client's samples that train, 0.75 unless given, or 'later', if samples are in order of time and the "
+            "last ones are to test; with 1 and --protocol server, clients train on the whole training set, and the published test "
+            "set scores the model."
         ),
     ] = None
 

@@ -169,6 +169,22 @@ def group(column: Any, samples: int, where: str) -> np.ndarray:
     return values
 
 
+def time(moments: Any, samples: int, where: str) -> np.ndarray | None:
+    """Convert the moments of samples to a read-only array of float64, [N]; None stays None. Raises `UnalikeError` for gaps, too."""
+    if moments is None:
+        return None
+    values = np.asarray(moments)
+    is_right = values.dtype.kind in "iuf" and values.shape == (samples,)
+    if not is_right or not np.isfinite(values).all():
+        raise UnalikeError(
+            f"{where}: found a time of {values.dtype} and shape {list(values.shape)}, expected one finite number, such as days "
+            f"since 1970, for each of {samples} samples, training and test samples together"
+        )
+    values = np.array(values, np.float64)
+    values.flags.writeable = False
+    return values
+
+
 def class_names(task: Task, y: Tensor, names: Sequence[str] | None) -> list[str] | None:
     """Return the given names, or those of the task, or "0", "1", ... up to the largest label; None for a task without classes.
 

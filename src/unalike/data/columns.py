@@ -223,6 +223,43 @@ def days_of(column: pd.Series, form: str, where: str) -> np.ndarray:
     return (since_1970 / pd.Timedelta(days=1)).to_numpy(float)
 
 
+def column_of(text: str) -> str:
+    """The column that a text such as "admitted" or "admitted=%d/%m/%Y" names."""
+    return text.partition("=")[0]
+
+
+def moments_of(frame: pd.DataFrame, column: str, dates: Sequence[str], where: str) -> np.ndarray:
+    """The moments by which rows are divided, float64 [N]: dates as days since 1970, or numbers.
+
+    How dates are written is said by `column` ("admitted=%d/%m/%Y") or by the same column among `dates`; it is found otherwise.
+
+    Raises `UnalikeError` for a column of something else, and for rows without a value.
+    """
+    name = column_of(column)
+    require_columns(frame, [name], where)
+    values = frame[name]
+    if kind_of(values) == NUMBERS:
+        moments = floats_of(values, where)
+    else:
+        named = [text for text in dates if column_of(text) == name]
+        asked = column if "=" in column or not named else named[0]
+        moments = days_of(values, dates_of(frame, [asked], where)[name], where)
+    missing = np.isnan(moments)
+    if missing.any():
+        raise UnalikeError(
+            f"{where}: {missing.sum()} of {len(frame)} rows have no value in {name!r} (the first is in "
+            f"{first_place(values, missing)}), so that nothing says when they are; fill them in, or take these rows out"
+        )
+    return moments
+
+
+def only_times(split_by: str | None, dates: Sequence[str]) -> list[str]:
+    """The column by which rows are divided, if it is no feature; a feature is named among `dates`, too."""
+    if split_by is None or column_of(split_by) in map(column_of, dates):
+        return []
+    return [column_of(split_by)]
+
+
 def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
     """Warnings of columns that are probably not features: constants, identifiers, owners, dates read as categories."""
     constants = [column for column in features if features[column].nunique(dropna=False) == 1]

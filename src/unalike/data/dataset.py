@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -44,15 +44,18 @@ class Dataset:
             train, or all test. None: every sample is a unit.
         published: Whether the test set is given with the data, so that clients keep their test samples (`natural`). False: the
             reader set it apart, and every division draws test samples of its own.
+        time: The moment of each sample, such as a day or its place in a series, training samples first. Every division then lets
+            the later samples of a client test, and validate, instead of random ones. None: the order says nothing.
 
     Shapes:
         x: float32 images [N, C, H, W] in 0..1 or rows [N, D], or int64 tokens [N, T].
         y: [N], int64 for classes 0..C-1, bool for binary labels, float32 for regression; NaN for unknown labels.
+        time: [N], finite numbers.
 
     Raises:
         UnalikeError: Lengths differ, there are no samples, numbers are not finite, labels are out of range, or the test set
             has another shape or type than the training set; or `unit` is no group, or a
-            unit has both training and test samples.
+            unit has both training and test samples; or `time` is not a finite number for each sample.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Dataset:
     encoding: Encoding | None = None
     unit: str | None = None
     published: bool = True
+    time: np.ndarray | None = None
     _whole: Pair = field(init=False, repr=False)
 
     if TYPE_CHECKING:  # the arguments may be arrays, the fields are tensors
@@ -77,6 +81,7 @@ class Dataset:
             encoding: Encoding | None = None,
             unit: str | None = None,
             published: bool = True,
+            time: np.ndarray | None = None,
         ) -> None: ...
 
     def __repr__(self) -> str:
@@ -98,6 +103,7 @@ class Dataset:
             self.encoding,
             self.unit,
             self.published,
+            self.time,
         )
         return type(self).divided, arguments
 
@@ -140,6 +146,7 @@ class Dataset:
             "test": test,
             "classes": classes,
             "groups": MappingProxyType(groups),
+            "time": array_checks.time(self.time, len(whole[1]), self.name),
             "_whole": whole,
         }
         for name, value in checked.items():
@@ -157,6 +164,7 @@ class Dataset:
         encoding: Encoding | None = None,
         unit: str | None = None,
         published: bool = True,
+        time: np.ndarray | None = None,
     ) -> Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         x, y = array_checks.pair((x, y), name)
@@ -169,6 +177,7 @@ class Dataset:
             encoding=encoding,
             unit=unit,
             published=published,
+            time=time,
         )
 
     def taken(self, rows: np.ndarray) -> Dataset:
@@ -185,7 +194,22 @@ class Dataset:
             encoding=self.encoding,
             unit=self.unit,
             published=self.published,
+            time=None if self.time is None else self.time[rows],
         )
+
+    def in_order(self) -> Dataset:
+        """The data set with a time: its own one, or the places of its samples, training samples first.
+
+        Raises `UnalikeError` if it has none and its reader has put the samples in another order.
+        """
+        if self.time is not None:
+            return self
+        if self.test is not None and not self.published:
+            raise UnalikeError(
+                f"{self.name}: its reader has set test samples apart, so their order is lost; name the column of the time "
+                "(--split-by COLUMN, in Python split_by='COLUMN'), or give Dataset(..., time=one number for each sample)"
+            )
+        return replace(self, time=np.arange(len(self._whole[1])))
 
     def subset(self, samples: int, seed: int = 0) -> Dataset:
         """So many of the samples, at random; every class, and the training and test samples, keep their shares.

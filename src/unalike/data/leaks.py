@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unalike.core.inputs import Inputs, is_one_tensor, row_count
 from unalike.core.nests import tensors_of
-from unalike.data.population import Population
+from unalike.data.ragged import Ragged
 
 LEAST_SHARE = 0.01
 """Shares of copies below this are not noted."""
@@ -34,34 +34,45 @@ LEAST_SHARE_OF_WINDOWS = 0.05
 """Least share of test samples that overlap with a training sample, from which on it is noted."""
 
 
-def leak_notes(population: Population, test: Inputs | None = None) -> list[str]:
-    """Sentences about copies among the samples, with numbers; `test` are the inputs of the server's test samples.
+def leak_notes(x: Inputs, train: Ragged, test: Ragged) -> list[str]:
+    """Sentences about copies among clients' samples, and about windows that overlap, with numbers.
 
     Samples are copies if their inputs are the same, bit by bit. Nothing is said of data with few possible samples, such as three
     columns of yes and no, where copies occur by chance.
-    """
-    train = population.train.values.astype(np.int64)
-    if not population.is_here or not len(train):
-        return []
-    x = population.x
-    clients = np.repeat(np.arange(len(population)), population.train.sizes)
-    tests = np.unique(population.test.values).astype(np.int64)
-    values = sum(t.numel() for t in tensors_of(x))
-    every = max(1, -(-values // MOST_VALUES))
-    train, clients, tests = train[::every], clients[::every], tests[::every]
 
-    samples, first = np.unique(train, return_index=True)
-    if _twins_by_chance(x, samples) > MOST_CHANCE_TWINS:
+    Args:
+        x: The inputs of all samples.
+        train: The indices of each client's training samples.
+        test: The indices of each client's test samples.
+    """
+    every = _distance(x)
+    rows = train.values.astype(np.int64)[::every]
+    clients = np.repeat(np.arange(len(train)), train.sizes)[::every]
+    tests = np.unique(test.values).astype(np.int64)[::every]
+    samples, first = np.unique(rows, return_index=True)
+    if not len(samples) or _twins_by_chance(x, samples) > MOST_CHANCE_TWINS:
         return []
-    server = x if test is None else test
-    of_server = np.arange(0 if test is None else row_count(server))
-    keys, keys_of_tests, keys_of_server = _keys((x, samples), (x, tests), (server, of_server))
+    keys, keys_of_tests = _keys((x, samples), (x, tests))
     return [
         *_tested(keys, keys_of_tests, "the clients' test samples"),
-        *_tested(keys, keys_of_server, "the server's test samples"),
         *_repeated(keys, clients[first]),
         *_overlapping(x, samples, tests),
     ]
+
+
+def server_leak_notes(x: Inputs, train: Ragged, server: Inputs) -> list[str]:
+    """Sentences about the inputs of the server's test samples that are copies of training samples; arguments as in `leak_notes`."""
+    samples = np.unique(train.values.astype(np.int64)[:: _distance(x)])
+    if not len(samples) or _twins_by_chance(x, samples) > MOST_CHANCE_TWINS:
+        return []
+    keys, keys_of_server = _keys((x, samples), (server, np.arange(row_count(server))))
+    return _tested(keys, keys_of_server, "the server's test samples")
+
+
+def _distance(x: Inputs) -> int:
+    """The distance of the samples that are looked at, so that they do not have too many values in all."""
+    values = sum(t.numel() for t in tensors_of(x))
+    return max(1, -(-values // MOST_VALUES))
 
 
 def _tested(train: np.ndarray, tests: np.ndarray, name: str) -> list[str]:
@@ -106,7 +117,8 @@ def _overlapping(x: Inputs, train: np.ndarray, tests: np.ndarray) -> list[str]:
             return [
                 f"{known} of {len(tests)} test samples looked at overlap with a training sample, which has the same values moved "
                 f"by {least} or more places, as windows of a series do: their scores show what was memorized; let later windows "
-                "test, as in ClientData(train=(x[:n], y[:n]), test=(x[n + overlap:], y[n + overlap:]))"
+                "test: --split later, in Python split='later', for samples in order of time; leave out those that overlap at the "
+                "border, as in ClientData(train=(x[:n], y[:n]), test=(x[n + overlap:], y[n + overlap:]))"
             ]
     return []
 

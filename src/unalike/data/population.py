@@ -24,6 +24,7 @@ from unalike.data.dataset import Dataset
 from unalike.data.dataset_clients import clients_of_datasets
 from unalike.data.fingerprint import digest
 from unalike.data.heterogeneity import label_counts
+from unalike.data.leaks import leak_notes
 from unalike.data.other_libraries import torch_splits
 from unalike.data.population_arrays import join_clients
 from unalike.data.ragged import Ragged, client_name
@@ -198,6 +199,11 @@ class Population(Sequence[ClientData]):
         indices = [*self.train.hashed, *self.test.hashed, *self.val.hashed]
         return digest(*tensors_of(self.x), self.y, *indices, "\n".join(self.names))
 
+    @cached_property
+    def leak_notes(self) -> tuple[str, ...]:
+        """Sentences about copies and overlapping windows among the samples; none where the samples are elsewhere."""
+        return tuple(leak_notes(self.x, self.train, self.test)) if self.is_here else ()
+
     def is_scored(self, protocols: Sequence[str]) -> bool:
         """Whether there are samples to score models on: clients' test samples, or the server's."""
         return bool(len(self.test.values)) or "server" in protocols
@@ -246,7 +252,9 @@ class Population(Sequence[ClientData]):
             raise unknown("client", str(client), self.names) from None
 
     def to(self, device: torch.device | str) -> Population:
-        """Return the population with its samples on `device`."""
+        """Return the population with its samples on `device`; itself if they are there."""
+        if all(t.device == torch.device(device) for t in (*tensors_of(self.x), self.y)):
+            return self
         x = map_inputs(lambda t: t.to(device), self.x)
         return replace(self, x=x, y=self.y.to(device))
 

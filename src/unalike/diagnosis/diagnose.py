@@ -44,7 +44,7 @@ def diagnose(
     data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
-    split: float | None = None,
+    split: float | str | None = None,
     features: Features | None = None,
     rounds: int = 0,
     model: ModelLike = "mlp",
@@ -65,7 +65,7 @@ def diagnose(
         data_dir: Folder of data files.
         partition: Partition of the data; unless given, by the groups of the data, or where it has none, "dirichlet(alpha=0.1)",
             for a regression "iid".
-        split: Share of each client's samples that train (0.75); only with `data`.
+        split: Share of each client's samples that train (0.75), or "later", as for `ua.run`; only with `data`.
         features: A function from inputs [n, ...] to features [n, D] in which samples are compared, such as a trained network
             without its head; the inputs themselves unless given.
         rounds: Rounds of FedAvg for the numbers about training; 0 trains nothing.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unalike._utils import spec
 from unalike._utils.registry import Registry
-from unalike.core.model import Group, Model
+from unalike.core.model import Model
 from unalike.core.types import Batch, PartTrees, Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
@@ -115,13 +115,13 @@ class Setup(NamedTuple):
         """The model of the stage."""
         return self.settings.model
 
-    def lacks(self, group: Group) -> str:
-        """The fault of a model in which a group cannot be treated differently from the rest; empty if it can.
+    def lacks(self, group: str) -> str:
+        """The fault of a model in which a group or pattern of names cannot be treated differently from the rest; empty if it can.
 
         Either the model has no such parameters, or no others that train.
         """
         model = self.model
-        what = GROUP_WORDS[group]
+        what = GROUP_WORDS.get(group, f"parameter with a name like {group!r}")
         if not any(model.within(group, n) for n in (*model.params, *model.buffers)):
             return f"the model has no {what}"
         trained = [n for n in model.params if model.trainable(n)]
@@ -130,11 +130,12 @@ class Setup(NamedTuple):
         return ""
 
 
-GROUP_WORDS: dict[Group, str] = {
+GROUP_WORDS: dict[str, str] = {
     "all": "parameter",
     "head": "head",
     "body": "body below a head",
     "norm": "normalization layer",
+    "bias": "bias",
 }
 
 
@@ -299,8 +300,8 @@ class Part:
         return math.inf
 
     @property
-    def special_group(self) -> Group | None:
-        """The one group of parameters that the part treats differently from the rest of the model.
+    def special_group(self) -> str | None:
+        """The one group of parameters, or pattern of their names, that the part treats differently from the rest of the model.
 
         Without it: there is none, and no run notes that a model lacks the group.
         """

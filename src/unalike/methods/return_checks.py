@@ -122,15 +122,15 @@ def check_weights(part: Part, hook: str, value: Any, count: int) -> Tensor:
 
 @contextmanager
 def untouched(method: object, values: Tree) -> Iterator[None]:
-    """Raise `UnalikeError` where one of the `values` is written over while the block runs."""
-    before = [(name, t, t._version) for name, t in values.items()]
-    yield
-    for name, t, version in before:
-        if t._version != version:
-            raise UnalikeError(
-                f"a part of {method!r} writes over {name}, which the server still has; expected new tensors, w + d instead of "
-                "w.add_(d)"
-            )
+    """Raise `UnalikeError` where one of the server's `values` is written over while the block runs."""
+
+    def error(what: str) -> UnalikeError:
+        return UnalikeError(
+            f"a part of {method!r} writes over {what}, which the server still has; expected new tensors, w + d instead of w.add_(d)"
+        )
+
+    with _watched({"server.params": values}, error):
+        yield
 
 
 @contextmanager
@@ -147,6 +147,18 @@ def inputs_unchanged(part: Part, hook: str, view: Any, *batches: Batch) -> Itera
     for batch in batches:
         tensors = {"x": batch.x, "y": batch.y}
         shown["batch"] = {name: t for name, t in tensors.items() if isinstance(t, Tensor)}
+
+    def error(what: str) -> UnalikeError:
+        expected = "a new tensor or tree, such as t + d instead of t += d, and state | {'c': c} instead of state['c'] = c"
+        return _wrong(part, hook, f"writes over {what}", expected)
+
+    with _watched(shown, error):
+        yield
+
+
+@contextmanager
+def _watched(shown: dict[str, Tree], error: Callable[[str], UnalikeError]) -> Iterator[None]:
+    """Raise the error about what is written over in these trees while the block runs: a tensor, or a name of a tree."""
     before = []
     for title, tree in shown.items():
         before += [(title, name, t, _version(t)) for name, t in tree.items()]
@@ -154,10 +166,10 @@ def inputs_unchanged(part: Part, hook: str, view: Any, *batches: Batch) -> Itera
     yield
     for title, name, t, version in before:
         if _version(t) != version or shown[title].get(name) is not t:
-            raise _overwritten(part, hook, f"{title}[{name!r}]")
+            raise error(f"{title}[{name!r}]")
     for title, size in sizes.items():
         if len(shown[title]) != size:
-            raise _overwritten(part, hook, title)
+            raise error(title)
 
 
 def _shown_trees(view: Any) -> dict[str, Tree]:
@@ -183,11 +195,6 @@ def _version(t: Tensor) -> int:
     while is_functorch_wrapped_tensor(t):
         t = get_unwrapped(t)
     return t._version
-
-
-def _overwritten(part: Part, hook: str, what: str) -> UnalikeError:
-    expected = "a new tensor or tree, such as t + d instead of t += d, and state | {'c': c} instead of state['c'] = c"
-    return _wrong(part, hook, f"writes over {what}", expected)
 
 
 def _wrong(part: Part, hook: str, found: str, expected: str) -> UnalikeError:

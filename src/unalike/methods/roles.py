@@ -141,7 +141,7 @@ class Phase:
     """One section of local training.
 
     Attributes:
-        moves: Group of parameters that the phase trains: "all", "head", "body" or "norm".
+        moves: Group of parameters that the phase trains: "all", "head", "body", "norm" or "bias".
         work: Function from the work of the round to the work of the phase.
     """
 

@@ -61,7 +61,7 @@ def run(
     data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
-    split: float | None = None,
+    split: float | str | None = None,
     val: float = 0.0,
     folds: int | None = None,
     model: ModelLike = "mlp",
@@ -104,7 +104,8 @@ def run(
         data_dir: folder of data files.
         partition: partition of the data, drawn with `seed`; unless given, by the groups of the data, or where it has none,
             "dirichlet(alpha=0.1)", for a regression "iid".
-        split: share of each client's samples that train (0.75); with `clients` their test samples are drawn anew.
+        split: share of each client's samples that train (0.75), or "later", if samples are in order of time and the last quarter
+            tests; with `clients` their test samples are drawn anew.
         val: share of each client's training samples used for validation; only with `data`.
         folds: number of folds of repeated cross-validation: `seed` says which fold of every client tests.
         model: model to train: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed),

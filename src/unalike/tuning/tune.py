@@ -40,7 +40,7 @@ def tune(
     data: Any = None,
     data_dir: str | Path | None = None,
     partition: str | None = None,
-    split: float | None = None,
+    split: float | str | None = None,
     val: float | None = None,
     folds: int | None = None,
     trials: int = 20,

@@ -164,7 +164,7 @@ def command(
     reading = {
         name: value
         for name, value in table.items()
-        if name not in ("group", "unit", "drop", "date")
+        if name not in ("group", "unit", "split_by", "drop", "date")
     }
     server_samples = {}
     for name_of_samples, file in (("test", test), ("proxy", proxy)):

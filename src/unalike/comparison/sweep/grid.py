@@ -10,7 +10,12 @@ from unalike._utils.registry import Registry
 from unalike._utils.spec import Call, parse
 from unalike.comparison.comparison_json_of_cells import method_text
 from unalike.core.option import options_of
-from unalike.core.options import ModelOptions, WorkOptions
+from unalike.core.options import (
+    ModelOptions,
+    PartitionOptions,
+    ValidationOptions,
+    WorkOptions,
+)
 from unalike.core.work import Work
 from unalike.data.partitioning import feature_skew, scheme
 from unalike.data.partitioning.given_clients import ClientsRequest
@@ -21,7 +26,9 @@ Grid = Mapping[str, Sequence[Any]]
 
 WORK = options_of(WorkOptions)
 TRAINING = (*options_of(ModelOptions), "participation", "precision", "buffers", "transform")
-DATA = ("partition", "clients", "split", "val")
+DATA = ("data", "partition", "clients", "split", "val")
+OF_ANY_DATA = (*options_of(PartitionOptions, ValidationOptions), "data", "data_dir")
+"""The flags about data that mean the same for each data set."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,8 @@ class Arguments:
         if name in TRAINING:
             return replace(self, training={**self.training, **change})
         if name in DATA:
+            if name == "data":
+                self._check_free_data()
             # The flags in the report's command have the value, too.
             training = dict(self.training)
             if "source" in training:
@@ -68,6 +77,18 @@ class Arguments:
         if partition is not None:
             return replace(self, clients=replace(self.clients, partition=partition))
         return replace(self, methods={**self.methods, **changed})
+
+    def _check_free_data(self) -> None:
+        """Raise `UnalikeError` for what belongs to one data set: options of its reader, and samples of the server."""
+        given = {**self.training.get("source", {})}
+        given["test"] = self.clients.test
+        given["proxy"] = self.training.get("proxy")
+        for name, value in given.items():
+            if name not in OF_ANY_DATA and value is not None:
+                raise UnalikeError(
+                    f"found {name} beside a sweep of data: it belongs to one data set; leave it out, and write the options of a "
+                    "table with its name, as in \"file(path='visits.csv', target='outcome')\""
+                )
 
     def _work_with(self, change: Mapping[str, Any]) -> Work | dict[str, Work]:
         """The local training with another value of an option, of each method where each has its own."""

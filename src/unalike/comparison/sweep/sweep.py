@@ -19,6 +19,7 @@ from unalike.comparison.seed_plan import SeedPlan
 from unalike.comparison.sweep.grid import Arguments, Grid, label_of
 from unalike.comparison.sweep.sweep_result import Sweep
 from unalike.core.work import Work
+from unalike.data.dataset import Dataset
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.partitioning.partition import check_scheme, usual_partition
 from unalike.data.sources.load import load
@@ -49,8 +50,8 @@ def sweep(
     Args:
         methods: as for `ua.compare`.
         grid: name -> values. Names are those of local training (`lr`, `epochs`, `batch_size`, ...), of runs (`model`,
-            `participation`, `transform`, `precision`, `buffers`), of the clients (`partition`, `clients`, `split`, `val`), and of
-            parameters of the partition (`alpha`) or of methods (`mu`; `proximal.mu` names the part, too).
+            `participation`, `transform`, `precision`, `buffers`), of the clients (`data`, `partition`, `clients`, `split`, `val`),
+            and of parameters of the partition (`alpha`) or of methods (`mu`; `proximal.mu` names the part, too).
         clients: as for `ua.compare`.
         out: folder that keeps the cells of all points, a comparison for each point in `points`, and the page `sweep.html`. Finished
             cells are read; values that are added to the grid run alone.
@@ -155,7 +156,8 @@ def plan_sweep(
         raise UnalikeError(
             f"found the grid {dict(grid)}; expected names with values, such as {{'lr': [0.01, 0.1]}}"
         )
-    if request.data is not None and "partition" not in grid and request.partition is None:
+    has_one_data_set = request.data is not None and "data" not in grid
+    if has_one_data_set and "partition" not in grid and request.partition is None:
         dataset = request.data
         if isinstance(dataset, str):
             dataset = load(dataset, request.data_dir)
@@ -188,10 +190,20 @@ def plan_sweep(
         lacking[label] = tuple(name for name in grid if not start.takes(label, name))
     data_axes = tuple(name for name in grid if start.is_data(name))
     prepared = PlannedSweep(grid, points, seeds, data_axes, lacking)
-    # Preparing the first point finds what only its clients show.
-    _ = prepared.rounds
+    # Preparing the first point, of each data set, finds what only its clients show.
+    first_points: dict[str, tuple[Any, ...]] = {}
+    for point in points:
+        data = dict(zip(grid, point)).get("data")
+        first_points.setdefault(_text(data), point)
+    tasks = {prepared.experiment(point).task.name for point in first_points.values()}
+    if len(tasks) > 1:
+        raise UnalikeError(
+            f"found data of the tasks {' and '.join(sorted(tasks))}, whose scores have no common table; sweep over data of one task"
+        )
     return prepared
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Dataset):
+        return value.name
     return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)

@@ -95,7 +95,9 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """The data as the user named it, without what is swept."""
+        """The data as the user named it, without what is swept; the data sets where these are."""
+        if "data" in self.axes:
+            return wording.listing(self.axes["data"])
         return str(self._first.facts.partition.get("data", "your clients"))
 
     @property

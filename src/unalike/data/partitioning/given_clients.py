@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
 from unalike.data.heterogeneity import label_counts
 from unalike.data.partitioning.apply_plan import apply_plan
-from unalike.data.partitioning.hold_out import draw_tests, take_test_set
+from unalike.data.partitioning.hold_out import draw_tests, later_tests, take_test_set
 from unalike.data.partitioning.partition import (
     check_scheme,
     draw_validation,
@@ -26,6 +26,7 @@ from unalike.data.partitioning.partition import (
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.sources.load import load
+from unalike.data.time_order import LATER
 
 Clients = Population | Sequence[ClientData] | Mapping[str, Any]
 
@@ -60,7 +61,7 @@ class ClientsRequest:
     data: Any = None
     data_dir: str | Path | None = None
     partition: str | None = None
-    split: float | None = None
+    split: float | str | None = None
     val: float = 0.0
     test: Pair | None = None
     tests_of: int | None = None
@@ -104,6 +105,8 @@ class ClientsRequest:
         if self.partition is not None:
             check_scheme(self.partition)  # before data is read
         dataset = load(self.data, self.data_dir)
+        if self.split == LATER:
+            dataset = dataset.in_order()
         test = self.test
         if needs_test and test is None:
             dataset, test = take_test_set(dataset)
@@ -149,8 +152,16 @@ class ClientsRequest:
         if not option and not lacks_tests:
             return GivenClients(lambda seed: clients, self.test)
 
+        if self.split == LATER and clients.plan is not None:
+            raise UnalikeError(
+                "found split='later' beside clients of a partition, which may have shuffled their samples; divide the data so: "
+                "ua.partition(data, ..., split='later')"
+            )
+
         @cache
         def with_tests(seed: int) -> Population:
+            if self.split == LATER:
+                return with_later_tests(clients, split)
             return with_new_tests(clients, seed, split, self.folds)
 
         if self.tests_of is None:
@@ -163,12 +174,23 @@ def with_new_tests(
     clients: Population, seed: int, split: float, folds: int | None = None
 ) -> Population:
     """The clients with test samples drawn anew from their training and test samples, as `draw_tests` does; validation stays."""
+    labels = clients.y.cpu().numpy()
+    draw = partial(draw_tests, labels=labels, seed=seed, split=split, folds=folds)
+    return _with_tests(clients, draw)
+
+
+def with_later_tests(clients: Population, split: float) -> Population:
+    """The clients of whose training and test samples, in the order in which they were given, the last ones test."""
+    order = np.arange(len(clients.y))
+    return _with_tests(clients, partial(later_tests, moments=order, split=split))
+
+
+def _with_tests(clients: Population, choose: Callable[..., list[np.ndarray]]) -> Population:
+    """The clients with the test samples that `choose` takes from their training and test samples."""
     rows_of_clients = [
         np.concatenate(parts) for parts in zip(clients.train, clients.test, strict=True)
     ]
-    labels = clients.y.cpu().numpy()
-    units = np.arange(len(clients.y))
-    is_test = draw_tests(rows_of_clients, labels, units, seed, split, folds)
+    is_test = choose(rows_of_clients, units=np.arange(len(clients.y)))
     pairs = list(zip(rows_of_clients, is_test))
     train = Ragged.of(rows[~tests] for rows, tests in pairs)
     test = Ragged.of(rows[tests] for rows, tests in pairs)
@@ -190,7 +212,9 @@ def with_tests_of(clients: Population, other: Population, dataset: Dataset) -> P
     for k, parts in enumerate(zip(plan.train, plan.val, plan.test, strict=True)):
         samples = np.concatenate(parts)
         is_test = np.isin(samples, tested_there)
-        validation, train = draw_validation(samples[~is_test], plan.val_share, plan.seed, k, units)
+        validation, train = draw_validation(
+            samples[~is_test], plan.val_share, plan.seed, k, units, dataset.time
+        )
         training.append(train)
         validating.append(validation)
         # In one order, so that seeds can resample them alike.

@@ -1,6 +1,6 @@
 """Samples that are held out: tests within each client, and the server's, before the data is divided among clients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from unalike._utils.option_types import check_kinds
 from unalike._utils.seeds import generator
 from unalike.data.array_checks import Pair
 from unalike.data.dataset import Dataset
+from unalike.data.time_order import are_latest, are_of_latest_units, count_of_tests, first_moments
 
 
 def draw_tests(
@@ -36,27 +37,19 @@ def draw_tests(
     numbers, and the number of each sample's unit, such as a patient. `split` is the training share of each client's units,
     `min_test` the smallest number of units that test.
     """
-    units_that_test = np.zeros(units.max(initial=-1) + 1, bool)
-    is_placed = np.zeros_like(units_that_test)
-    is_test = []
-    for k, rows in enumerate(owned):
-        # Units of several clients are on the side that the first of them drew, so that only the others are drawn here.
-        members, place = np.unique(units[rows], return_inverse=True)
+
+    def drawn(k: int, rows: np.ndarray, place: np.ndarray, is_free: np.ndarray) -> np.ndarray:
         outcome = np.bincount(place, labels[rows].astype(float)) / np.bincount(place)
-        is_free = ~is_placed[members]
         if folds is None:
             rng = generator(seed, "stratified", k)
         else:
             # The seeds of one repetition share the order, of which each tests another part.
             rng = generator(seed // folds, "folds", k)
         order = np.lexsort((rng.random(is_free.sum()), outcome[is_free]))
-        ordered = members[is_free][order]
 
-        count = len(ordered)
+        count = len(order)
         if folds is None:
-            # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
-            trains = min(max(int(split * count + 1e-9), 1), max(count - min_test, 0))
-            size = count - trains
+            size = count_of_tests(count, split, min_test)
             distance = (np.arange(size) + rng.random()) * count / max(size, 1)
             places = distance.astype(int)
         else:
@@ -64,7 +57,55 @@ def draw_tests(
             places = np.flatnonzero(fold == seed % folds)
             if count <= 1:  # the only unit trains
                 places = places[:0]
-        units_that_test[ordered[places]] = True
+        tests = np.zeros(count, bool)
+        tests[order[places]] = True
+        return tests
+
+    return _tests_of_units(owned, units, drawn)
+
+
+def later_tests(
+    owned: Sequence[np.ndarray],
+    moments: np.ndarray,
+    units: np.ndarray,
+    split: float,
+    min_test: int = 0,
+) -> list[np.ndarray]:
+    """The test samples of each client by time: its later ones, so that earlier ones train.
+
+    Of a client's n units, in order of their first sample, floor(split n), at least 1, train, unless some of them have the moment
+    of the first one that tests: equal moments test together. A client whose units have one moment has no test samples.
+
+    Returns and arguments are those of `draw_tests`; `moments` [N] are the times of the samples.
+    """
+
+    def later(k: int, rows: np.ndarray, place: np.ndarray, is_free: np.ndarray) -> np.ndarray:
+        begins = first_moments(moments[rows], place)[is_free]
+        return are_latest(begins, count_of_tests(len(begins), split, min_test))
+
+    return _tests_of_units(owned, units, later)
+
+
+def _tests_of_units(
+    owned: Sequence[np.ndarray],
+    units: np.ndarray,
+    choose: Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray],
+) -> list[np.ndarray]:
+    """Whether each sample of each client tests, where all samples of a unit are on one side.
+
+    `choose(k, rows, place, is_free)` says which of client k's units that no client before it has placed test, [units that are
+    free]: of the client's samples `rows`, `place` is the number of each one's unit among the client's, and `is_free` says which
+    units are to be placed.
+    """
+    units_that_test = np.zeros(units.max(initial=-1) + 1, bool)
+    is_placed = np.zeros_like(units_that_test)
+    is_test = []
+    for k, rows in enumerate(owned):
+        # Units of several clients are on the side that the first of them chose, so that only the others are placed here.
+        members, place = np.unique(units[rows], return_inverse=True)
+        is_free = ~is_placed[members]
+        tests = choose(k, rows, place, is_free)
+        units_that_test[members[is_free][tests]] = True
         is_placed[members] = True
         is_test.append(units_that_test[units[rows]])
     return is_test
@@ -116,13 +157,24 @@ def hold_out(
     return data.taken(others), (x[index], y[index])
 
 
+def hold_out_tests(data: Dataset, share: float) -> tuple[Dataset, Pair]:
+    """Hold out test samples for the server: as `hold_out`, or where data with a time has no test set, this share of the latest."""
+    if data.time is None or data.test is not None:
+        return hold_out(data, share)
+    x, y = data.merged()
+    is_test = are_of_latest_units(data.time, data.units, count_of_tests(len(y), 1 - share))
+    tests = torch.from_numpy(is_test)
+    return data.taken(np.flatnonzero(~is_test)), (x[tests], y[tests])
+
+
 def take_test_set(data: Dataset) -> tuple[Dataset, Pair]:
     """Hold out the published test set for the server; without one, a fifth of all samples. Returns the rest and (x, y)."""
     if data.test is None:
-        return hold_out(data, 0.2)
+        return hold_out_tests(data, 0.2)
     count = len(data.train[1])
     groups = {column: values[:count] for column, values in data.groups.items()}
-    return replace(data, test=None, groups=groups), data.test
+    time = None if data.time is None else data.time[:count]
+    return replace(data, test=None, groups=groups, time=time), data.test
 
 
 def _draw_of_classes(

@@ -19,11 +19,12 @@ from unalike.data.heterogeneity import label_counts
 from unalike.data.partition_plan import PartitionPlan
 from unalike.data.partitioning import feature_skew
 from unalike.data.partitioning.apply_plan import apply_plan
-from unalike.data.partitioning.hold_out import draw_tests
+from unalike.data.partitioning.hold_out import draw_tests, later_tests
 from unalike.data.partitioning.scheme import Division, registry
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.sources.load import load
+from unalike.data.time_order import LATER, are_of_latest_units, count_of_tests
 
 ARTIFICIAL = (
     "no column says whose row is whose, so the clients are artificial; name the column of "
@@ -49,7 +50,7 @@ def partition(
     spec: str | None = None,
     clients: int | None = None,
     seed: int = 0,
-    split: float | None = None,
+    split: float | str | None = None,
     min_test: int = 0,
     merge: bool = True,
     val: float = 0.0,
@@ -60,8 +61,9 @@ def partition(
 
     Of a client's n samples, floor(split n), at least 1, train and the others test, unless the scheme says which samples test.
     They are shuffled; those of real owners (`natural`), and all samples of data with units or under `folds`, are stratified by
-    outcome (`draw_tests`). Then floor(val n) of the n training samples, never all, become validation samples. Samples of one
-    unit of the data are never divided. The same arguments give the same population.
+    outcome (`draw_tests`). Of data with a time, and with split="later", each client's later samples test (`later_tests`), the same
+    ones under every seed. Then floor(val n) of the n training samples, never all, become validation samples, by time the later
+    ones. Samples of one unit of the data are never divided. The same arguments give the same population.
 
     >>> partition(load("digits"), "dirichlet(alpha=0.1)", clients=20).sizes.sum()   # doctest: +SKIP
     1339
@@ -74,7 +76,8 @@ def partition(
         clients: The number of clients: 10, or as many as the scheme knows of (`natural`, `domains`, `mixture`, `index_files`),
             unless given.
         seed: The seed of the division.
-        split: The training share of each client's samples, 0.75 unless given.
+        split: The training share of each client's samples, 0.75 unless given; or "later", if the samples are in order of time and
+            the last quarter of each client's samples is to test. Data with a time (`Dataset.time`) is always divided by it.
         min_test: The smallest number of test samples that a client may have.
         merge: Merge training and test samples first; False: divide training samples only, and leave `data.test` held out.
         val: The share of each client's training samples set apart for choices (early stopping, the best round, tuning), so
@@ -89,8 +92,8 @@ def partition(
     Raises:
         UnalikeError: `data` is not a data set; the scheme is unknown; there are more clients than samples; a class is empty in
             a scheme that divides by classes; the data lacks a column; a client would have fewer than `min_test` test samples;
-            `split` or `folds` is given and the scheme says which samples test; the published division divides a unit; or
-            another constraint cannot be met. The message says which, and by how much.
+            `split` or `folds` is given and the scheme says which samples test, or `folds` beside a time; the published division
+            divides a unit; or another constraint cannot be met. The message says which, and by how much.
     """
     known = [name for name in inspect.signature(partition).parameters if name != "unknown_options"]
     check_keywords("ua.partition", unknown_options, known)
@@ -113,11 +116,13 @@ def partition(
             notes.append(ARTIFICIAL)
         spec = usual_partition(data)
     clients = usual_clients(spec) if clients is None else clients
-    option, split = requested_share(split, folds)
-    if not 0 < split <= 1:
+    option, share = requested_share(split, folds)
+    if split == LATER:
+        data = data.in_order()
+    if data.time is not None and folds is not None:
         raise UnalikeError(
-            f"found split={split!r}, expected the training share of each client, above 0 and at "
-            "most 1"
+            f"found {option} for data with a time: folds are drawn at random, so that later samples would train and earlier ones "
+            "test; leave folds out, so that the later samples test, or read the data without its time (split_by=)"
         )
     if not 0 <= val < 1:
         raise UnalikeError(
@@ -155,12 +160,17 @@ def partition(
 
     # Each client's samples are divided into tests and others, and the others into validation and training samples.
     units = data.units[: len(y)]
-    draw = None
-    if division.stratified or data.unit is not None or folds is not None:
-        draw = partial(draw_tests, labels=labels, units=units, folds=folds)
-    train, test = _split(division, split, min_test, seed, draw)
+    time = None if data.time is None else data.time[: len(y)]
+    draw: Callable[..., list[np.ndarray]] | None = None
+    if time is not None:
+        draw = partial(later_tests, moments=time)
+    elif division.stratified or data.unit is not None or folds is not None:
+        draw = partial(draw_tests, labels=labels, seed=seed, folds=folds)
+    if draw is not None:
+        draw = partial(draw, units=units, split=share, min_test=min_test)
+    train, test = _split(division, share, min_test, seed, draw)
     train, validation = _set_validation_apart(
-        division, train, val, seed, units=None if data.unit is None else units
+        division, train, val, seed, None if data.unit is None else units, time
     )
     if data.unit is not None and np.isin(units[train.values], units[test.values]).any():
         raise UnalikeError(
@@ -171,7 +181,7 @@ def partition(
         spec=canonical(spec),
         clients=len(train),
         seed=seed,
-        split=split,
+        split=share,
         val_share=val,
         merge=merge,
         data=data.name,
@@ -193,7 +203,7 @@ def refuse_new_partition(
     partition: str | None,
     val: float,
     clients: int | None = None,
-    split: float | None = None,
+    split: float | str | None = None,
     folds: int | None = None,
 ) -> None:
     """Raise `UnalikeError` if options of a new partition are given although `what` is divided already."""
@@ -397,17 +407,25 @@ def _clusters(spec: str, division: Division) -> list[int] | None:
     return clusters.reshape(-1).tolist()
 
 
-def requested_share(split: float | None, folds: int | None) -> tuple[str, float]:
+def requested_share(split: float | str | None, folds: int | None) -> tuple[str, float]:
     """The options of the division of each client's samples, in words, and its training share. Raises `UnalikeError`."""
-    if folds is None:
-        return ("", DEFAULT_SPLIT) if split is None else (f"split={split}", split)
-    check_whole(2, folds=folds)
-    if split is not None:
+    if folds is not None:
+        check_whole(2, folds=folds)
+        if split is not None:
+            raise UnalikeError(
+                f"found split={split} beside folds={folds}, which test one part in {folds}; leave one "
+                "of them out"
+            )
+        return f"folds={folds}", 1 - 1 / folds
+    if split is None:
+        return "", DEFAULT_SPLIT
+    if split == LATER:
+        return f"split={split!r}", DEFAULT_SPLIT
+    if isinstance(split, str) or not 0 < split <= 1:
         raise UnalikeError(
-            f"found split={split} beside folds={folds}, which test one part in {folds}; leave one "
-            "of them out"
+            f"found split={split!r}, expected the training share of each client, above 0 and at most 1, or {LATER!r}"
         )
-    return f"folds={folds}", 1 - 1 / folds
+    return f"split={split}", split
 
 
 def _split(
@@ -417,7 +435,7 @@ def _split(
     seed: int,
     draw: Callable[..., list[np.ndarray]] | None,
 ) -> tuple[Ragged, Ragged]:
-    """Divide each client's samples into training and test samples; `draw`: `draw_tests`, None for shuffled samples."""
+    """Divide each client's samples into training and test samples; `draw` says which test, None for shuffled samples."""
     train, test = [], []
     tests_of_scheme = division.test or [rows[:0] for rows in division.owned]
     # The validation samples of the scheme belong to neither side.
@@ -428,14 +446,14 @@ def _split(
             for rows, validation in zip(division.owned, division.val)
         ]
 
-    # Stratified tests are drawn for all clients at once, as clients may share units; none where the scheme has tests.
+    # Tests are chosen for all clients at once, as clients may share units; none where the scheme has tests.
     is_test = None
     if draw is not None:
         to_draw = [
             rows[:0] if len(tests) or division.all_tests else rows
             for rows, tests in zip(rows_of_clients, tests_of_scheme)
         ]
-        is_test = draw(to_draw, seed=seed, split=split, min_test=min_test)
+        is_test = draw(to_draw)
 
     for k, (rows, tests) in enumerate(zip(rows_of_clients, tests_of_scheme)):
         if len(tests) or division.all_tests:
@@ -445,8 +463,7 @@ def _split(
             first = rows[~is_test[k]]
             rest = rows[is_test[k]]
         else:
-            # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
-            cut = min(max(int(split * len(rows) + 1e-9), 1), max(len(rows) - min_test, 0))
+            cut = len(rows) - count_of_tests(len(rows), split, min_test)
             first, rest = np.split(generator(seed, "split", k).permutation(rows), [cut])
         has_no_training = len(rows) > 0 and not len(first) and not len(tests)
         if len(rest) < min_test or has_no_training:
@@ -461,17 +478,26 @@ def _split(
 
 
 def draw_validation(
-    rows: np.ndarray, share: float, seed: int, client: int, units: np.ndarray | None = None
+    rows: np.ndarray,
+    share: float,
+    seed: int,
+    client: int,
+    units: np.ndarray | None = None,
+    time: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw a client's validation samples, floor(share n) of its n training samples but never all; returns them and the rest.
 
-    With `units` (the unit of every sample of the data) these are shares of the client's units.
+    With `units` (the unit of every sample of the data) these are shares of the client's units; with `time` (the moment of every
+    sample of the data) the later ones validate.
     """
     members = rows if units is None else np.unique(units[rows])
     count = 0
     if len(members):
-        # The small term keeps floor from losing a sample to rounding, as in `_split`.
+        # The small term keeps floor from losing a sample to rounding, as in `count_of_tests`.
         count = min(int(share * len(members) + 1e-9), len(members) - 1)
+    if time is not None:
+        validates = are_of_latest_units(time[rows], None if units is None else units[rows], count)
+        return rows[validates], rows[~validates]
     order = generator(seed, "validation", client).permutation(members)
     validation, training = np.split(order, [count])
     if units is None:
@@ -481,7 +507,12 @@ def draw_validation(
 
 
 def _set_validation_apart(
-    division: Division, train: Ragged, share: float, seed: int, units: np.ndarray | None
+    division: Division,
+    train: Ragged,
+    share: float,
+    seed: int,
+    units: np.ndarray | None,
+    time: np.ndarray | None,
 ) -> tuple[Ragged, Ragged]:
     """Return the remaining training samples and the validation samples: the scheme's own, or a share drawn for each client."""
     if division.val is None and not share:
@@ -490,7 +521,7 @@ def _set_validation_apart(
     for k, rows in enumerate(train):
         validation = rows[:0] if division.val is None else division.val[k]
         if not len(validation) and share:
-            validation, rows = draw_validation(rows, share, seed, k, units)
+            validation, rows = draw_validation(rows, share, seed, k, units, time)
         training.append(rows)
         validating.append(validation)
     return Ragged.of(training), Ragged.of(validating)

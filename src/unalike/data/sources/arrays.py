@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from unalike.data.sources.registry import formats, layouts
 
 KERAS = {"x_train": "train_x", "y_train": "train_y", "x_test": "test_x", "y_test": "test_y"}
 """Names in the archives of Keras -> ours."""
-NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit")
+NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit", "time")
 GROUP_PREFIX = "group_"
 Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs [N, ...] and labels [N] as stored in a file."""
@@ -25,7 +26,7 @@ def read_npz(path: Path) -> Dataset:
     Bytes of three or four dimensions are images and are divided by 255. [N, H, W] becomes [N, 1, H, W], and [N, H, W, C] with C
     of 1, 3 or 4 becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
     "hospital": one value per sample, training samples first. A text `unit` names the group whose values, such as
-    patients, are never divided between training and test samples.
+    patients, are never divided between training and test samples. `time` [N] are the moments of the samples: later ones test.
     """
     with reading(path, "an archive of plain arrays"):
         archive = np.load(path, allow_pickle=False)
@@ -67,18 +68,25 @@ def joined(
     classes: list[str] | None = None,
     groups: Mapping[str, np.ndarray] | None = None,
     unit: str | None = None,
+    time: np.ndarray | None = None,
 ) -> Dataset:
     """Make a data set of raw training and test arrays; they are joined while they are bytes, which halves the memory."""
+    details: dict[str, Any] = {
+        "classes": classes,
+        "groups": groups or {},
+        "unit": unit,
+        "time": time,
+    }
     if test is None:
-        return Dataset(name, (images(train[0]), train[1]), None, classes, groups or {}, unit=unit)
+        return Dataset(name, (images(train[0]), train[1]), **details)
     if not _fit_together(train, test):
         # `Dataset` reports arrays that do not fit together.
         train = (images(train[0]), train[1])
         test = (images(test[0]), test[1])
-        return Dataset(name, train, test, classes, groups or {}, unit=unit)
+        return Dataset(name, train, test, **details)
     x = np.concatenate([train[0], test[0]])
     y = np.concatenate([train[1], test[1]])
-    return Dataset.divided(name, images(x), y, len(train[1]), classes, groups, unit=unit)
+    return Dataset.divided(name, images(x), y, len(train[1]), **details)
 
 
 def _fit_together(train: Arrays, test: Arrays) -> bool:
@@ -111,7 +119,7 @@ def _dataset(path: Path, arrays: Mapping[str, np.ndarray], names: str) -> Datase
         if "classes" in arrays:
             classes = [_as_text(name) for name in arrays["classes"].tolist()]
         unit = str(arrays["unit"]) if "unit" in arrays else None
-    return joined(path.stem, train, test, classes, groups, unit)
+    return joined(path.stem, train, test, classes, groups, unit, arrays.get("time"))
 
 
 def _as_text(name: bytes | str) -> str:

@@ -20,6 +20,7 @@ from unalike._utils.option_types import check_kinds
 from unalike._utils.registry import Registry
 from unalike.data.dataset import Dataset
 from unalike.data.table_encoding import Encoding
+from unalike.data.time_order import are_of_latest_units, count_of_tests
 
 Reader = Callable[..., Dataset]
 HOME = "unalike.data.sources"
@@ -120,6 +121,16 @@ def first_file(folder: Path, *patterns: str) -> Path | None:
             if file.is_file():
                 return file
     return None
+
+
+def a_fifth(
+    y: np.ndarray, units: np.ndarray | None = None, time: np.ndarray | None = None
+) -> np.ndarray:
+    """Mark the test samples of data without a published division, bool [N]: the latest fifth of its units, or `every_fifth`."""
+    if time is None:
+        return every_fifth(y, units)
+    count = len(y if units is None else np.unique(units))
+    return are_of_latest_units(time, units, count_of_tests(count, split=0.8))
 
 
 def every_fifth(y: np.ndarray, units: np.ndarray | None = None) -> np.ndarray:

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
-from unalike.data.columns import dates_of, named_once, require_columns, texts_of
+from unalike.data.columns import (
+    date_formats,
+    dates_of,
+    moments_of,
+    named_once,
+    only_times,
+    require_columns,
+    texts_of,
+)
 from unalike.data.dataset import Dataset
 from unalike.data.sources.delimited import numbered, read_delimited, record_lines
-from unalike.data.sources.registry import ending, every_fifth, formats
+from unalike.data.sources.registry import a_fifth, ending, formats
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import Encoding, fit, fit_words
 from unalike.data.value_sets import refuse_spellings
@@ -77,6 +86,7 @@ def read_table(
     group: Columns = (),
     unit: str | None = None,
     split: str | None = None,
+    split_by: str | None = None,
     regression: bool | None = None,
     length: int = LENGTH_WORDS,
     vocabulary: int = VOCABULARY_WORDS,
@@ -110,6 +120,8 @@ def read_table(
             a feature.
         split: A column that says train or test (or 0 or 1), which clients then keep; without it every fifth row of a class (with
             `unit`, every fifth unit) tests, where nothing else divides the rows.
+        split_by: A column of dates or numbers by which the rows are divided: each client's later rows test, its earlier ones train;
+            "admitted=%d/%m/%Y" says how dates are written. It is not a feature unless `date` names it, too.
         regression: Read a target of whole numbers as regression (True), or one written with decimals as classes (False).
         length: The number of words that are read of each text.
         vocabulary: The size of the vocabulary of `text`.
@@ -126,7 +138,8 @@ def read_table(
     Raises:
         UnalikeError: No target is named, the file cannot be read, a column is missing, or the target has missing values,
             another type such as dates, hardly two rows per class, or a few whole numbers written with decimals, which may be
-            classes or amounts; or names of classes, categories or owners differ only in their spelling.
+            classes or amounts; or names of classes, categories or owners differ only in their spelling; or a row has no value in
+            `split_by`.
     """
     dialect = {"sep": sep, "decimal": decimal, "charset": charset}
     drop = _several(drop)
@@ -173,7 +186,10 @@ def read_table(
     _check_owners(frame, group, where, accept)
 
     # Training rows come first, since the encoding is fitted on them alone.
-    test = _test_rows(frame, y, split=split, unit=unit, where=where)
+    time = _times(frame, split_by, split, dates, where)
+    test = _test_rows(frame, y, split=split, unit=unit, time=time, where=where)
+    is_random = split is None and split_by is None and (labelled or not is_agreed)
+    _note_dates(frame.drop(columns=[source]), is_random, where)
     order = np.argsort(test, kind="stable")
     train = int((~test).sum())
     frame = frame.iloc[order]
@@ -182,7 +198,7 @@ def read_table(
 
     # The features: by the agreed encoding, of one column of text, or of all columns that nothing else is read from.
     unread = [source, *drop, *_several(split or ())]
-    unused = list(dict.fromkeys([*unread, *group]))
+    unused = list(dict.fromkeys([*unread, *group, *only_times(split_by, dates)]))
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)
         x = new_rows(frame, encoding, where)
@@ -214,17 +230,51 @@ def read_table(
         encoding=encoding,
         unit=unit,
         published=split is not None,
+        time=None if time is None else time[order],
     )
 
 
+def _times(
+    frame: pd.DataFrame, split_by: str | None, split: str | None, dates: list[str], where: str
+) -> np.ndarray | None:
+    """The moments of the rows by the column `split_by`; None without it. Raises `UnalikeError` beside a column `split`."""
+    if split_by is None:
+        return None
+    if split is not None:
+        raise UnalikeError(
+            f"{where}: found split_by={split_by!r} beside split={split!r}, which says already which rows test; leave one out"
+        )
+    return moments_of(frame, split_by, dates, where)
+
+
+def _note_dates(frame: pd.DataFrame, is_random: bool, where: str) -> None:
+    """Warn of columns of dates in a table, if its rows are divided at random."""
+    if not is_random:
+        return
+    dates = [str(column) for column in frame if date_formats(frame[column])]
+    if dates:
+        listed = ", ".join(map(repr, dates))
+        warn(
+            f"{where}: {listed}: dates, and rows are divided at random, so that later rows train and earlier ones test; if the "
+            f"model is to predict later rows, let each client's later ones test: --split-by {quote(dates[0])}, in Python "
+            f"split_by={dates[0]!r}"
+        )
+
+
 def _test_rows(
-    frame: pd.DataFrame, y: np.ndarray, *, split: str | None, unit: str | None, where: str
+    frame: pd.DataFrame,
+    y: np.ndarray,
+    *,
+    split: str | None,
+    unit: str | None,
+    time: np.ndarray | None,
+    where: str,
 ) -> np.ndarray:
-    """Whether each row tests: by the column `split`, or every fifth one of a class, or every fifth unit."""
+    """Whether each row tests: by the column `split`, or a fifth of the rows or units, by time if there is one."""
     if split is not None:
         return _tests(frame[split], where)
     units = None if unit is None else np.array(texts_of(frame[unit]))
-    return every_fifth(y, units)
+    return a_fifth(y, units, time)
 
 
 for name in ENDINGS:

@@ -30,10 +30,12 @@ from unalike.data.columns import (
     doubts,
     floats_of,
     kind_of,
+    moments_of,
+    only_times,
     require_columns,
     texts_of,
 )
-from unalike.data.sources.registry import every_fifth
+from unalike.data.sources.registry import a_fifth
 from unalike.data.sources.table_files import opened
 from unalike.data.sources.table_targets import check_classes, labels, with_target
 from unalike.data.table_encoding import MOST_CATEGORIES, Category, Encoding, Number, category_of
@@ -148,6 +150,7 @@ def summarize(
     drop: Sequence[str] = (),
     group: Sequence[str] = (),
     unit: str | None = None,
+    split_by: str | None = None,
     regression: bool | None = None,
     date: Sequence[str] = (),
     labelled_only: bool = False,
@@ -157,9 +160,10 @@ def summarize(
 ) -> TableSummary:
     """Summarize the training rows of a table, those that a site would train on: all but every fifth of a class.
 
-    The arguments are those of `read_table`; all samples of a unit are summarized, or none. `least` is the fewest rows that a
-    name or a number in the summary is about: rarer categories and classes are left out, and numbers of a column with fewer
-    values count as missing. Raises `UnalikeError`, which names the column, for a table that cannot be read or encoded.
+    The arguments are those of `read_table`; with `split_by` the earlier rows are summarized. All samples of a unit are summarized,
+    or none. `least` is the fewest rows that a name or a number in the summary is about: rarer categories and classes are left out,
+    and numbers of a column with fewer values count as missing. Raises `UnalikeError`, which names the column, for a table that
+    cannot be read or encoded.
     """
     from pandas.api.types import is_bool_dtype
 
@@ -168,7 +172,7 @@ def summarize(
     unused = [source, *drop, *group]
     if unit is not None:
         unused.append(unit)
-    unused = list(dict.fromkeys(unused))
+    unused = list(dict.fromkeys([*unused, *only_times(split_by, date)]))
     require_columns(frame, unused, where)
     y, classes = labels(column, where, regression, accept)
     if classes is not None:
@@ -176,7 +180,8 @@ def summarize(
 
     # The rows on which the site would train alone: no number of a test sample leaves it.
     units = None if unit is None else np.array(texts_of(frame[unit]))
-    train = ~every_fifth(y, units)
+    time = None if split_by is None else moments_of(frame, split_by, date, where)
+    train = ~a_fifth(y, units, time)
     features = frame[train].drop(columns=unused)
     dates = dates_of(frame.drop(columns=unused), date, where)
     for note in doubts(features.drop(columns=[*dates]), where):

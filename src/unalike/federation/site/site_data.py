@@ -18,26 +18,31 @@ from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.partition import draw_validation
 from unalike.data.sources.load import load, table_at
-from unalike.data.sources.registry import every_fifth
+from unalike.data.sources.registry import a_fifth
 from unalike.data.table_encoding import OtherCoding
 from unalike.federation.protocol.federation_file import Federation, Schema
 
 
 def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
-    """A site's samples. Without a test set every fifth of a class (of its units, if it names any) tests; `val` validates."""
+    """A site's samples. Without a test set every fifth of a class (of its units, if it names any) tests; `val` validates.
+
+    With a time the later fifth tests, and the later of the training samples validate.
+    """
     schema = federation.data
     dataset = _read(schema, data, data_dir)
     x, y = dataset.train
     test = dataset.test
     units = None if dataset.unit is None else dataset.units[: len(y)]
+    time = None if dataset.time is None else dataset.time[: len(y)]
 
     # 1. The test samples: a unit, such as a patient, is on one side as a whole.
     if test is None:
-        is_test = torch.from_numpy(every_fifth(y.numpy(), units))
-        test = (x[is_test], y[is_test])
-        x, y = x[~is_test], y[~is_test]
-        if units is not None:
-            units = units[~is_test.numpy()]
+        is_test = a_fifth(y.numpy(), units, time)
+        trains = torch.from_numpy(~is_test)
+        test = (x[~trains], y[~trains])
+        x, y = x[trains], y[trains]
+        units = None if units is None else units[~is_test]
+        time = None if time is None else time[~is_test]
 
     # 2. Labels in the numbers of the federation's classes.
     test_x, test_y = test
@@ -48,7 +53,7 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
 
     # 3. The validation samples, drawn as a simulation draws them for this client.
     val_rows, train_rows = draw_validation(
-        np.arange(len(y)), federation.val, federation.seed, federation.number(site), units
+        np.arange(len(y)), federation.val, federation.seed, federation.number(site), units, time
     )
     val = torch.from_numpy(val_rows)
     train = torch.from_numpy(train_rows)

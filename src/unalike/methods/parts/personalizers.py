@@ -1,20 +1,33 @@
 """Personal models trained beside the shared one, and parameters that stay on the client."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import AfterValidator, Field, NonNegativeFloat
 from torch import Tensor
 
 from unalike._utils.validated import validated
 from unalike.core import tree
-from unalike.core.model import Group, Model
+from unalike.core.model import GROUPS, Model
 from unalike.core.types import Batch, Context, Output, Tree
 from unalike.core.views import ClientView
 from unalike.methods.method import alias
 from unalike.methods.part import Pull, Setup, part
 from unalike.methods.roles import Personalizer, PersonalModel
 from unalike.methods.search_space import LinearRange, LogRange
+
+
+def _group_or_pattern(select: str) -> str:
+    """The text, if it names a group of parameters or is a pattern of their names. Raises `ValueError` otherwise."""
+    if select in GROUPS or any(mark in select for mark in "*?[."):
+        return select
+    raise ValueError(
+        f"expected {', '.join(GROUPS)}, or a pattern of names of parameters, such as 'encoder.*'"
+    )
+
+
+Selection = Annotated[str, AfterValidator(_group_or_pattern)]
+"""A group of parameters ("head"), or a pattern of names as of files: "encoder.*", "*.bias", "layer[34].*"."""
 
 
 class OwnParameters(Personalizer):
@@ -138,14 +151,15 @@ class Private(OwnParameters):
 
     select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
     "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps the parameters and running statistics of
-    normalization layers (FedBN, Li et al. 2021), and is FedAvg for a model without them. The client state holds the private
-    parameters only.
+    normalization layers (FedBN, Li et al. 2021), and is FedAvg for a model without them; "bias" keeps the biases of all layers. A
+    pattern such as "encoder.*" or "*.bias" keeps the parameters and buffers whose names are like it. The client state holds the
+    private parameters only.
     """
 
-    select: Literal["all", "head", "body", "norm"] = "all"
+    select: Selection = "all"
 
     @property
-    def special_group(self) -> Group:
+    def special_group(self) -> str:
         return self.select
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
@@ -185,21 +199,22 @@ class OwnStatistics(Personalizer):
 
 @part
 class Fixed(Personalizer):
-    """The `select`ed part of the model, "head" or "body", neither trains nor is sent; its buffers are not averaged either.
+    """The `select`ed part of the model neither trains nor is sent; its buffers are not averaged either.
 
-    Unlike a private part it is the same on all clients: what the run, or a stage of a plan, started with.
+    `select` is "head", "body", "norm", "bias", or a pattern of names such as "encoder.*" (see `private`). Unlike a private part
+    it is the same on all clients: what the run, or a stage of a plan, started with.
     """
 
     has_own_name: ClassVar[bool] = True
 
-    select: Literal["head", "body"] = "head"
+    select: Selection = "head"
 
     @property
-    def special_group(self) -> Group:
+    def special_group(self) -> str:
         return self.select
 
     def trainable(self, name: str, model: Model) -> bool:
-        return model.in_head(name) != (self.select == "head")
+        return not model.within(self.select, name)
 
     def shared(self, name: str, model: Model) -> bool:
         return self.trainable(name, model)

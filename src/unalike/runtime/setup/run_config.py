@@ -23,7 +23,7 @@ from unalike.core.types import Batch, Context
 from unalike.core.views import StageSettings
 from unalike.core.work import Work
 from unalike.data import array_checks, sanity
-from unalike.data.leaks import leak_notes
+from unalike.data.leaks import server_leak_notes
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
 from unalike.data.suspect_values import suspect_values
@@ -270,7 +270,10 @@ class RunConfig:
         notes += note_on_malicious(self.settings.malicious, self.population)
         notes += sanity.warnings_of(self.population)
         notes += suspect_values(self.population)
-        return (*notes, *leak_notes(self.population, None if self.test is None else self.test[0]))
+        notes += self.population.leak_notes
+        if self.test is not None and self.population.is_here:
+            notes += server_leak_notes(self.population.x, self.population.train, self.test[0])
+        return tuple(notes)
 
     @cached_property
     def sanity(self) -> str:
