@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def findings(self) -> Findings:
-        """What the report says: the answer, its key facts, one sentence per method, and the limits."""
+        """The report in words: the answer, its key facts, one sentence per method, and the limits."""
         from unalike.reporting.findings import findings
 
         return findings(self._content)
@@ -113,7 +113,7 @@ class Comparison:
 
     @property
     def client_noun(self) -> str:
-        """What a client is called: `site` in a federation, the column of the owners where one divides the data, else `client`."""
+        """The word for a client: `site` in a federation, the column of the owners where one divides the data, else `client`."""
         if "federation" in tomllib.loads(self.facts.config):
             return "site"
         column = owner_column(str(self.facts.partition.get("partition", "")))
