@@ -128,7 +128,11 @@ def _caption(names: Sequence[str], contents: Sequence[ReportContent]) -> str:
 
 def _shared_terms(names: Sequence[str]) -> set[str]:
     """The terms that all names have."""
-    return set.intersection(*(set(_terms(name)) for name in names))
+    first, *others = names
+    shared = set(_terms(first))
+    for name in others:
+        shared &= set(_terms(name))
+    return shared
 
 
 def _terms(name: str) -> list[str]:
