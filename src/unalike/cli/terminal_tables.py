@@ -146,10 +146,11 @@ def summary_table(comparison: Comparison) -> None:
     content = comparison.content()
     findings = comparison.findings
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
-    sentences([findings.answer])
+    sentences([findings.answer, ""])
     if findings.key_facts:
         key_facts = fact_table(findings.key_facts)
         tables(key_facts.columns, key_facts.texts, words=key_facts.words)
+        sentences([""])
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)

@@ -114,7 +114,9 @@ class Comparison:
     @property
     def client_noun(self) -> str:
         """The word for a client: `site` in a federation, the column of the owners where one divides the data, else `client`."""
-        if "federation" in tomllib.loads(self.facts.config):
+        # joined folders have the text of several configurations, which is no TOML
+        settings = self.facts.config.splitlines()
+        if any(line.startswith("federation = ") for line in settings):
             return "site"
         column = owner_column(str(self.facts.partition.get("partition", "")))
         return column if column.isalpha() else "client"
