@@ -48,7 +48,7 @@ OTHERWISE = {
     ("partition", "seed"): "None tells a seed of 0 from none beside --plan",
     ("report", "target"): "a score, not a column",
     ("report", "across"): "None keeps the one of the comparison",
-    ("report", "clients"): "whether the table is that of the clients",
+    ("report", "baseline"): "None keeps the one of each comparison",
     ("report", "smallest_effect"): "None keeps the one of the comparison",
     ("evaluate", "data"): "the run's own clients unless given",
     ("evaluate", "metric"): "those of the run unless given",

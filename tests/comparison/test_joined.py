@@ -62,6 +62,18 @@ def test_join_runs_of_single_methods_equal_the_comparison(kept):
     assert "Which method suits" in joined.page()
 
 
+def test_baseline_is_that_of_every_joined_comparison_or_refused(kept):
+    """Runs of single methods have it together."""
+    options = {"seeds": [0], "rounds": 1}
+    mild = kept("mild", ["fedavg", "scaffold"], partition="iid", **options)
+    severe = [kept(method, [method], **options) for method in ("fedavg", "scaffold")]
+    joined = join([mild, *severe], baseline="scaffold")
+    baselines = [block.comparison.decision.baseline for block in joined.blocks]
+    assert baselines == ["scaffold", "scaffold"] and "baseline" not in dict(joined.differences)
+    with pytest.raises(UnalikeError, match="found no 'ditto' in mild, which has fedavg and scaff"):
+        join([mild, *severe], baseline="ditto")
+
+
 def test_join_adds_seeds_and_counts_a_shared_cell_once(kept):
     few, more = kept("few", seeds=[0]), kept("more", seeds=[0, 1])
     joined = join([few, more])
@@ -457,6 +469,12 @@ def test_report_writes_figures_and_tables_to_given_paths(kept, tmp_path, monkeyp
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2 and "did you mean 'markdown'" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["unalike", "report", str(tmp_path / "one"), "--table", "wide"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert (
+        left.value.code == 2 and "found --table wide with --format html" in capsys.readouterr().err
+    )
 
 
 def test_summary_names_the_server_protocol(people, small):

@@ -40,6 +40,22 @@ def visit(browser, report):
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
+def test_first_screen_shows_the_answer_and_its_key_facts_and_folds_the_rest(visit, content):
+    page = visit()
+    verdict = page.locator(".verdict")
+    assert verdict.inner_text() == content.decision.answer
+    values = page.locator("#which > .facts b")
+    assert values.all_inner_texts() == [fact.value for fact in content.decision.key_facts]
+    last = values.last.bounding_box()
+    assert last["y"] + last["height"] < page.viewport_size["height"]
+    # the values of all facts stand below each other
+    assert len({value.bounding_box()["x"] for value in values.all()}) == 1
+    folded = page.locator("#which > .more")
+    assert folded.count() > 1 and not any(one.get_attribute("open") for one in folded.all())
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.more:not([open])").count() == 0
+
+
 def test_page_every_view_draws_its_chart(visit):
     page = visit()
     for panel in page.locator(".panel").all():

@@ -150,10 +150,11 @@ def summary_table(comparison: Comparison) -> None:
     card = together_card(content)
     if card is not None:
         sentences([f"{card.question} {card.finding}", *card.details])
-    sentences([findings.answer])
+    sentences([findings.answer, ""])
     if findings.key_facts:
         key_facts = fact_table(findings.key_facts)
         tables(key_facts.columns, key_facts.texts, words=key_facts.words)
+        sentences([""])
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)

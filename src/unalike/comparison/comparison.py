@@ -103,7 +103,7 @@ class Comparison:
 
     @property
     def findings(self) -> Findings:
-        """What the report says: the answer, its key facts, one sentence per method, and the limits."""
+        """The report in words: the answer, its key facts, one sentence per method, and the limits."""
         from unalike.reporting.findings import findings
 
         return findings(self._content)
@@ -126,8 +126,10 @@ class Comparison:
 
     @property
     def client_noun(self) -> str:
-        """What a client is called: `site` in a federation, the column of the owners where one divides the data, else `client`."""
-        if "federation" in tomllib.loads(self.facts.config):
+        """The word for a client: `site` in a federation, the column of the owners where one divides the data, else `client`."""
+        # joined folders have the text of several configurations, which is no TOML
+        settings = self.facts.config.splitlines()
+        if any(line.startswith("federation = ") for line in settings):
             return "site"
         column = owner_column(str(self.facts.partition.get("partition", "")))
         return column if column.isalpha() else "client"

@@ -26,7 +26,7 @@ MAX_NAMED_METHODS = 3
 
 @dataclass(frozen=True)
 class Findings:
-    """What a report says, in the order of every report: the answer, its key facts, and below them all that qualifies these.
+    """A report in words, in the order of every report: the answer, its key facts, and below them all that qualifies these.
 
     `answer` is the decision in one sentence, `key_facts` carry it. `shared` is the answer for one model for all clients, with
     `shared_facts`. `cautions` are reasons to doubt the ranking. `about` says what the intervals are about, `models` which models
@@ -48,7 +48,7 @@ class Findings:
 
     @property
     def basis(self) -> list[str]:
-        """What the answer rests on: its intervals, models and tests."""
+        """The basis of the answer: its intervals, models and tests."""
         texts = (self.about, self.models, self.standing, *self.limits)
         return [text for text in texts if text]
 
@@ -155,7 +155,7 @@ def _shared(content: ReportContent) -> str:
 
 
 def _chosen_gain(decision: Decision) -> list[str]:
-    """How the gain of the best of several candidates allows for that choice."""
+    """A sentence on the gain of the best of several candidates, which luck may have made the best."""
     if decision.reason or not decision.is_chosen_gain:
         return []
     candidates = wording.plural(len(decision.verdicts), "candidate")

@@ -112,7 +112,7 @@ def _titles(names: Sequence[str]) -> list[str]:
 
 
 def _caption(names: Sequence[str], contents: Sequence[ReportContent]) -> str:
-    """What a cell is, of which models and seeds, and what all settings have in common."""
+    """The caption: the score in a cell, its models and seeds, and the terms that all settings have in common."""
     first = contents[0]
     models = dict.fromkeys(MODELS[content.deciding_protocol] for content in contents)
     seeds = sorted({len(content.seeds) for content in contents})
@@ -128,7 +128,11 @@ def _caption(names: Sequence[str], contents: Sequence[ReportContent]) -> str:
 
 def _shared_terms(names: Sequence[str]) -> set[str]:
     """The terms that all names have."""
-    return set.intersection(*(set(_terms(name)) for name in names))
+    first, *others = names
+    shared = set(_terms(first))
+    for name in others:
+        shared &= set(_terms(name))
+    return shared
 
 
 def _terms(name: str) -> list[str]:
