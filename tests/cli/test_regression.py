@@ -58,4 +58,6 @@ def test_compare_decides_by_r2_and_reports_it(cli, tmp_path):
     page = (tmp_path / "results" / "report.html").read_text()
     assert "R²" in page and "MAE" in page
     code, text, _ = cli("report", "results", "--format", "markdown")
-    assert code == 0 and "| R² |" in text and "%" not in text.splitlines()[2].split("|")[4]
+    [titles] = [line for line in text.splitlines() if line.startswith("| Method |")]
+    assert code == 0 and "| R² |" in titles and "%" not in titles.split("|")[4]
+    assert text.startswith("Together, or alone?") and "gain of" in text.splitlines()[0]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from html import unescape
 
 import numpy as np
 import pandas as pd
@@ -76,7 +77,7 @@ def test_references_equal_a_loop_over_scikit_learn_on_the_same_divisions(hearts)
         assert table[label, POOLED] == pytest.approx(expected, abs=ROUNDING)
 
 
-def test_answer_is_the_paired_interval_of_the_best_fits_and_stands_first(hearts, capsys):
+def test_answer_is_the_paired_interval_of_the_best_fits_and_stands_first(hearts, folder, capsys):
     found = hearts.together_or_alone()
     of_all = hearts.fitted[hearts.fitted["client"] == POOLED]
     scores = of_all.pivot(index="seed", columns="method", values="roc_auc")
@@ -98,6 +99,8 @@ def test_answer_is_the_paired_interval_of_the_best_fits_and_stands_first(hearts,
     for text in texts:
         assert text.startswith("Together, or alone?")
     assert '"together_or_alone": {' in export([("", content)], "json")
+    page = (folder / "report.html").read_text("utf-8")
+    assert found.finding in unescape(page)
 
 
 def test_answer_follows_the_tests_of_pooling_and_of_the_method(hearts):

@@ -60,7 +60,7 @@ def test_command_writes_the_summary_and_refuses_other_formats(compared):
     _, folder = compared
     done = CliRunner().invoke(app, ["report", str(folder), "--summary"])
     assert (
-        done.exit_code == 0 and (folder / "summary.html").read_text("utf-8").count("<section") == 5
+        done.exit_code == 0 and (folder / "summary.html").read_text("utf-8").count("<section") == 6
     )
     refused = CliRunner().invoke(app, ["report", str(folder), "--summary", "--format", "csv"])
     assert refused.exit_code != 0

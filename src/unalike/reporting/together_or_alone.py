@@ -112,8 +112,11 @@ class TogetherOrAlone:
     @property
     def key_facts(self) -> list[KeyFact]:
         """The gains that the answer rests on."""
-        of = f"in {self.metric.word}: all data pooled ({self.pooled.model}) against each {self.client_noun} alone ({self.alone.model})"
-        facts = [self._key_fact("Gain by pooling", self.gain, of)]
+        pooling = (
+            f"in {self.metric.word}: all data pooled ({self.pooled.model}) against each {self.client_noun} alone "
+            f"({self.alone.model})"
+        )
+        facts = [self._key_fact("Gain by pooling", self.gain, pooling)]
         if self.method_gain is not None:
             in_rounds = f"over each {self.client_noun} alone, trained in rounds without pooling"
             facts.append(self._key_fact(f"Gain by {self.method}", self.method_gain, in_rounds))
@@ -193,8 +196,9 @@ class TogetherOrAlone:
 
 def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
     """The answer of a comparison; None without fitted references, and before the comparison has ended."""
-    if content.fitted is None or content.unfinished:
+    if content.unfinished or not _has_references(content):
         return None
+    assert content.fitted is not None
     scores = scores_of_references(content.fitted, content.metric, content.across)
     alone = _best(content, scores, ALONE)
     pooled = _best(content, scores, TOGETHER)
@@ -229,6 +233,11 @@ def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
         verdict=_verdict(content, over_alone, method_gain),
         client_noun=content.client_noun,
     )
+
+
+def _has_references(content: ReportContent) -> bool:
+    """Whether there are references with a score by the deciding metric, which joined folders may lack."""
+    return content.fitted is not None and content.metric.name in content.fitted
 
 
 def _best(content: ReportContent, scores: dict[str, pd.Series], scope: str) -> BestFit:
@@ -330,8 +339,9 @@ def references(content: ReportContent) -> pd.DataFrame:
 
     `difference ci_low ci_high` are paired by seed as those of a method, in the unit of the metric. Empty without references.
     """
-    if content.fitted is None:
+    if not _has_references(content):
         return pd.DataFrame()
+    assert content.fitted is not None
     metric = content.metric
     scores = scores_of_references(content.fitted, metric, content.across)
     base = scores_by_seed(content.rounds, content.deciding_column).get(content.baseline)
