@@ -398,6 +398,9 @@ class NetworkStage:
         for site, why in exchange.faults.items():
             if site in exchange.counted:
                 faults[client_of[site]] = why
+        if self._secure is not None:
+            for site, why in self._secure.unusable.items():
+                faults[client_of[site]] = f"refused: {why}"
 
         # Plain numbers: they may wait in a checkpoint until the next exchange.
         local = {}

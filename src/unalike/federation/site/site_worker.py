@@ -804,6 +804,7 @@ PREDICTS: dict[str, Callable[[ModelGroup, int, Broadcast], Predict]] = {
 MASKING: dict[str, tuple[type[Any], Callable[..., Tree]]] = {
     "keys": (SetupRequest, SecureSums.keys),
     "shares": (SetupRequest, SecureSums.shares),
+    "open": (SetupRequest, SecureSums.opened),
     "unmask": (UnmaskRequest, SecureSums.unmask),
 }
 """Kinds of requests that are answered anew when they are repeated, with the same bytes; a rule of the site counts them apart."""
