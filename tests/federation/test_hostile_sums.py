@@ -107,8 +107,17 @@ def test_every_tensor_of_a_request_that_is_changed_is_declined(scaffold):
     for name, t in tensors.items():
         kind, _, _ = answer_of(fed, head, facts, tensors | {name: t + 1e-3})
         assert kind == "unable", name
-    junk = tensors | {"junk/x": torch.zeros(1)}
-    assert answer_of(fed, head, facts, junk)[0] == "unable"
+    # also in the next round, where nothing was asked yet: the ledger of sums would know the model by another digest
+    messages = {name: t for name, t in tensors.items() if name.startswith("messages.")}
+    [[name, t], *_] = messages.items()
+    for changed in (
+        tensors | {"junk/x": torch.zeros(1)},
+        tensors | {name: torch.cat([t, t])},
+        {other: value for other, value in tensors.items() if other != name},
+    ):
+        for round in (head.round, head.round + 1):
+            later = answer_of(fed, replace(head, round=round), facts | {"round": round}, changed)
+            assert later[:2] == ("unable", {"code": "plan"})
 
 
 def test_masks_follow_from_every_field_that_the_sites_have_in_common(scaffold):
@@ -532,5 +541,5 @@ def test_fewer_usable_sites_than_the_threshold_end_the_run_with_their_names(tmp_
     fed = secure(tmp_path, rounds=1)
     for name in ("site1", "site2"):
         fed.corrupt(name, garbage)
-    with pytest.raises(UnalikeError, match="found 2 sites .*site1: the shares that it sealed"):
+    with pytest.raises(UnalikeError, match=r"found 2 sites .*site1: the shares that it sealed"):
         fed.run()

@@ -61,8 +61,8 @@ WEIGHT_ROUNDING = 1e-5
 """The share by which the weight of a sum may differ from what the sites' samples make of it."""
 
 WITHOUT_A_SITE = (
-    "revoke it, and go back by `unalike federation rollback`; the others must allow a second sum over that model (sums_per_model in "
-    "site.toml)"
+    "revoke it, and go back by `unalike federation rollback`; the others must allow a second sum over that model (sums_per_model "
+    "in site.toml)"
 )
 
 
@@ -363,8 +363,8 @@ class SecureAggregation:
         if len(self._sealed) < self.least:
             reasons = "; ".join(f"{site}: {why}" for site, why in self.unusable.items())
             raise UnalikeError(
-                f"found {len(self._sealed)} sites with shares that others can open; expected {self.least}, the threshold ({reasons}): "
-                "either a site sealed no shares, or those that cannot open them say so falsely; begin a federation without it"
+                f"found {len(self._sealed)} sites with shares that others can open; expected {self.least}, the threshold "
+                f"({reasons}): either a site sealed no shares, or others say so falsely; begin a federation without it"
             )
 
     def _sealed_for(self, receiver: str, senders: Sequence[str]) -> Tensor:
@@ -468,8 +468,8 @@ class SecureAggregation:
                     shares[federation.number(site) + 1] = raw(answer["shares"][i])
             if len(shares) < self.least:
                 raise UnalikeError(
-                    f"{len(shares)} sites open the shares of {name}; expected {self.least}, the threshold: start again when more are "
-                    f"connected, or {WITHOUT_A_SITE}"
+                    f"{len(shares)} sites open the shares of {name}; expected {self.least}, the threshold: start again when more "
+                    f"are connected, or {WITHOUT_A_SITE}"
                 )
             secrets[name] = combine(shares)
         return secrets
