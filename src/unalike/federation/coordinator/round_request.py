@@ -156,7 +156,7 @@ def scaled_norms(
         assert client_update is not None, "norms are those of an update"
         steps[site] = float(client_update.steps)
         client = client_of[site]
-        group = state.groups[state.group_of(client)]
+        group = state.group(client)
         rounds[site] = group.state.round - group.accepted.get(client, -1)
     return guard.scaled_norms(norms, steps, rounds=rounds, params_norm=params_norm(state))
 

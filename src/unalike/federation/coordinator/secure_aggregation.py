@@ -462,7 +462,7 @@ class SecureAggregation:
         # The threshold is enough: more shares of a secret would give the same one.
         secrets = {}
         for i, name in enumerate(names):
-            shares = {}
+            shares: dict[int, bytes] = {}
             for site, answer in answers.items():
                 if answer["opened"][i] and len(shares) < self.least:
                     shares[federation.number(site) + 1] = raw(answer["shares"][i])

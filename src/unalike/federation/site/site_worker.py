@@ -348,8 +348,8 @@ class SiteWorker:
     def _check_place(self, head: Head, step: TrainRequest) -> None:
         """Raise `Declined` for training in another round than that of the head, or from a client state of a later one.
 
-        A stage that only evaluates counts no round: its model keeps the round in which it was trained. Where a plan divides clients,
-        the rounds of a model go on from one stage to the next; no such plan is private or summed.
+        A stage that only evaluates counts no round: its model keeps the round in which it was trained. Where a plan divides
+        clients, the rounds of a model go on from one stage to the next; no such plan is private or summed.
         """
         accepted = step.accepted
         goes_on = self.run_config.plan.divides and step.round > head.round
