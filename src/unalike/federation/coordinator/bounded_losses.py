@@ -105,7 +105,9 @@ def _label_sums(client: int, sums: Mapping[int, MetricSums]) -> tuple[float, ...
         return sums[client].moments[1:]
     known = [one for one in sums.values() if one.n and one.moments]
     share = sums[client].n / sum(one.n for one in known)
-    return tuple(share * sum(one.moments[place] for one in known) for place in (1, 2))
+    labels = sum(one.moments[1] for one in known)
+    squares = sum(one.moments[2] for one in known)
+    return share * labels, share * squares
 
 
 def _loss_of_no_model(total: MetricSums) -> float:

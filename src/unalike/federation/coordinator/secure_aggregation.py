@@ -368,7 +368,7 @@ class SecureAggregation:
             )
 
     def _sealed_for(self, receiver: str, senders: Sequence[str]) -> Tensor:
-        """What each of these sites sealed for one, [senders, rounds, bytes]."""
+        """The messages that these sites sealed for one, [senders, rounds, bytes]."""
         column = list(self.keys).index(receiver)
         return torch.stack([self._sealed[sender][column] for sender in senders])
 

@@ -1,4 +1,4 @@
-"""What people should know of the methods that a federation agrees on together."""
+"""Notes on the methods that a federation agrees on together."""
 
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
