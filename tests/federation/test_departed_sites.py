@@ -11,6 +11,7 @@ from small_federation import SmallFederation, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.federation.coordinator.run_control import Control, Stopped
+from unalike.federation.coordinator.silent_sites import MISSES_WAITED_FOR, SilentSites
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
@@ -79,6 +80,40 @@ def test_connected_site_is_waited_for(tmp_path):
 
     fed.corrupt("site2", slow)
     assert fed.run().history.rounds["participants"].tolist() == [0, 3] and not fed.events("absent")
+
+
+def test_site_that_is_connected_and_silent_is_waited_for_ever_more_rarely(tmp_path):
+    """It made each round last until the deadline. It is asked all the same."""
+    fed = SmallFederation(
+        tmp_path, make_clients(SAMPLE_SIZES), rounds=6, quorum=2, deadline=0.2, repeat=10.0
+    )
+    asked = []
+
+    def silent(head, facts, tensors):
+        if not head.stage:
+            return None
+        asked.append(head.round)
+        return b"lost"
+
+    fed.corrupt("site2", silent)
+    run = fed.run()
+    assert asked[:6] == list(range(6))
+    absent = [event for event in fed.events("absent") if event["client"] == "site2"]
+    assert [event["round"] for event in absent] == [1, 2, 3, 6]
+    assert "the next 4 requests do not wait for it" in absent[3]["why"]
+    statuses = run.history.clients.set_index(["round", "client"])["status"]
+    assert statuses[5, 2] == "absent: no answer, not waited for"
+
+
+def test_silent_site_is_waited_for_again_once_it_has_answered():
+    sites = SilentSites()
+    assert [sites.note_silence("a") for _ in range(MISSES_WAITED_FOR + 1)] == [0, 0, 2, 4]
+    sites.note_answer("a")
+    assert not sites.is_waited_for("a") and sites.is_waited_for("b")
+    sites.note_answer("a")
+    assert sites.is_waited_for("a")
+    # what it owes stays
+    assert sites.note_silence("a") == 2
 
 
 @pytest.mark.parametrize("where, made", [("server", True), ("site", False)])

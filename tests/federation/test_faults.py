@@ -709,12 +709,6 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
         fed, seal(train, order | {"method": "__import__('os').system('true')"}, {}, COORDINATOR)
     )
     method = repr(__import__("unalike").plan("fedavg"))
-    assert "head.weight has shape [1]" in why(
-        fed,
-        seal(
-            train, order | {"method": method}, {"params/head.weight": torch.zeros(1)}, COORDINATOR
-        ),
-    )
     question = {k: order[k] for k in ("terms", "rounds", "samples", "outcomes", "derived")} | {
         "query": "label_counts()"
     }
@@ -723,10 +717,15 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     )
     weights = fed.workers["site0"].run_config.model.params
     params, order = {f"params/{n}": t for n, t in weights.items()}, order | {"method": method}
+    without_weight = {n: t for n, t in params.items() if n != "params/head.weight"}
+    found = why(fed, seal(train, order, without_weight, COORDINATOR))
+    assert found.startswith("plan: ") and "the request lacks params/head.weight" in found
     for change, tensors, said in (
         ({"lr": 1e-12}, {}, "a learning rate of 1e-12 in round 0; expected 0.1"),
         ({"lr": 1e300}, {}, "a learning rate of 1e+300"),
-        ({}, {"messages.spy/x": torch.zeros(1)}, "messages of spy in round 0; expected"),
+        ({}, {"params/head.weight": torch.zeros(1)}, "params/head.weight has shape [1]"),
+        ({}, {"messages.spy/x": torch.zeros(1)}, "the request has messages.spy/x; expected 4"),
+        ({}, {"junk/x": torch.zeros(1)}, "the request has junk/x; expected 4"),
         ({"evaluate": ["personal"]}, {}, "evaluations of personal in round 0; expected clients"),
         ({"local": True}, {}, "evaluations of local"),
     ):

@@ -107,8 +107,17 @@ def test_every_tensor_of_a_request_that_is_changed_is_declined(scaffold):
     for name, t in tensors.items():
         kind, _, _ = answer_of(fed, head, facts, tensors | {name: t + 1e-3})
         assert kind == "unable", name
-    junk = tensors | {"junk/x": torch.zeros(1)}
-    assert answer_of(fed, head, facts, junk)[0] == "unable"
+    # also in the next round, where nothing was asked yet: the ledger of sums would know the model by another digest
+    messages = {name: t for name, t in tensors.items() if name.startswith("messages.")}
+    [[name, t], *_] = messages.items()
+    for changed in (
+        tensors | {"junk/x": torch.zeros(1)},
+        tensors | {name: torch.cat([t, t])},
+        {other: value for other, value in tensors.items() if other != name},
+    ):
+        for round in (head.round, head.round + 1):
+            later = answer_of(fed, replace(head, round=round), facts | {"round": round}, changed)
+            assert later[:2] == ("unable", {"code": "plan"})
 
 
 def test_masks_follow_from_every_field_that_the_sites_have_in_common(scaffold):
@@ -460,7 +469,7 @@ def ruled(fed, **rules):
 
 def test_requests_for_keys_and_shares_are_counted_also_after_a_restart(tmp_path):
     fed = secure(tmp_path, rounds=1)
-    ruled(fed, masking_per_round=5)
+    ruled(fed, masking_per_round=6)
     taps = fed.tapped(Tap)
     fed.run()
     message = unseal(taps["site0"].requests["keys"][0], COORDINATOR.public_key())
@@ -468,9 +477,9 @@ def test_requests_for_keys_and_shares_are_counted_also_after_a_restart(tmp_path)
     codes = []
     for setup in range(2, 8):
         if setup == 4:
-            ruled(fed, masking_per_round=5)
+            ruled(fed, masking_per_round=6)
         codes.append(answer_of(fed, message.head, facts | {"setup": setup}, tensors)[:2])
-    # keys, shares and unmask came before
+    # keys, shares, open and unmask came before
     assert codes == [(ANSWER, {})] * 2 + [("unable", {"code": "rules"})] * 4
 
 
@@ -489,3 +498,48 @@ def test_declined_requests_are_counted_and_those_for_other_sites_are_not(tmp_pat
     assert found[0] == "plan" and found[-1] == "rules"
     ruled(fed, requests_per_round=6)
     assert ask(100, "site0") == "rules"
+
+
+# shares that nobody can open -------------------------------------------------------------------------------------------
+
+
+def garbage(head, facts, tensors):
+    """What a site sealed, with other bytes in its place."""
+    if "shares" not in tensors or tensors["shares"].dim() < 3:
+        return None
+    return head, facts, {"shares": torch.full_like(tensors["shares"], 7)}
+
+
+def test_site_whose_shares_nobody_can_open_is_named_and_the_others_go_on(tmp_path):
+    """Its sender was not known, and the run paused for ever."""
+    fed = secure(tmp_path, rounds=2)
+    fed.corrupt("site2", garbage)
+    run = fed.run()
+    assert run.history.rounds["participants"].tolist() == [0, 3, 3]
+    [refused] = fed.events("refused")
+    assert refused["client"] == "site2" and "cannot be opened by site0, site1" in refused["why"]
+    assert len(fed.events("setup")) == 1, "it is in no other setup"
+    statuses = run.history.clients.set_index(["round", "client"])["status"]
+    assert "sealed cannot be opened" in statuses[1, 2]
+
+
+def test_site_that_cannot_open_the_shares_of_others_excludes_nobody(tmp_path):
+    """Its word alone counts for nothing, in the setup and when a sum is unmasked."""
+    fed = secure(tmp_path, rounds=1)
+
+    def accuse(head, facts, tensors):
+        if "opened" not in tensors:
+            return None
+        return head, facts, tensors | {"opened": torch.zeros_like(tensors["opened"])}
+
+    fed.corrupt("site2", accuse)
+    assert fed.run().history.rounds["participants"].tolist() == [0, 4]
+    assert not fed.events("refused")
+
+
+def test_fewer_usable_sites_than_the_threshold_end_the_run_with_their_names(tmp_path):
+    fed = secure(tmp_path, rounds=1)
+    for name in ("site1", "site2"):
+        fed.corrupt(name, garbage)
+    with pytest.raises(UnalikeError, match=r"found 2 sites .*site1: the shares that it sealed"):
+        fed.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from small_federation import (
     COORDINATOR,
@@ -23,6 +24,8 @@ from unalike.core import tree
 from unalike.core.privacy import Release, ReleaseSampling, epsilon_of, epsilon_of_all
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_control import Stopped
+from unalike.federation.operations.run_site import wire_lines
+from unalike.federation.protocol.agreed_methods import notes_on_methods
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.protocol.messages import Declined
@@ -362,3 +365,16 @@ def test_scores_of_models_that_were_trained_without_noise_are_refused(tmp_path, 
         SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), method, model=model)
     simulated = method.replace("where='site'", "where='server'")
     ua.run(simulated, make_clients(SAMPLE_SIZES), model=model, rounds=1, work=WORK, progress=None)
+
+
+def test_method_without_noise_beside_a_private_one_is_named(tmp_path):
+    clients = make_clients(SAMPLE_SIZES)
+    mixed = federation_of(clients, OWN_NOISE, also=("fedprox(mu=0.1)",))
+    [note] = notes_on_methods(mixed)
+    assert "fedprox(mu=0.1) may be run beside client_dp" in note
+    for methods in (("fedavg", "scaffold"), (OWN_NOISE, OWN_NOISE)):
+        assert not notes_on_methods(federation_of(clients, methods[0], also=methods[1:]))
+    x, y = clients[0].train
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    shown = wire_lines(mixed, str(tmp_path / "mine.npz"), None, clients[0].name)
+    assert note in shown

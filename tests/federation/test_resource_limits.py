@@ -619,6 +619,18 @@ def test_transport_drops_replies_to_former_connections(run_of_two):
     assert not transport._sites["north"].lost
 
 
+def test_transport_drops_replies_whose_records_never_come(run_of_two):
+    """Each of them was asked for at every look, and kept for ever."""
+    transport = transport_over(run_of_two)
+    for number in range(MAX_UNANSWERED + 3):
+        transport.send("north", b"order")
+        transport.flush()
+        run_of_two.arrived[f"message {number}"] = {"record": None}
+        assert list(transport.receive(0.0)) == []
+    assert len(transport._incoming) == MAX_UNANSWERED
+    assert run_of_two.confirmed == ["message 0", "message 1", "message 2"]
+
+
 def test_transport_sends_requests_together(run_of_two, monkeypatch):
     monkeypatch.setattr(grid_transport, "COLLECTED_BYTES", 100)
     transport = transport_over(run_of_two)

@@ -15,8 +15,9 @@ from small_federation import COORDINATOR, SmallFederation, key_of, make_clients,
 from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import entries
 from unalike.core.option import options_of
-from unalike.federation.protocol.envelope import seal, unseal
+from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.messages import Declined
+from unalike.federation.site.earlier_requests import EarlierRequests
 from unalike.federation.site.site_policy import SitePolicy
 from unalike.federation.site.site_worker import SiteWorker
 
@@ -109,6 +110,25 @@ def test_rounds_beyond_the_agreed_ones_are_declined(tmp_path):
     fed = ruled(tmp_path, {}, rounds=2)
     fed.federation = replace(fed.federation, rounds=8)
     assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3] + [2] * 6
+
+
+def head_of(step, round):
+    return Head(run="run", stage=step, round=round, site="site2", kind="train")
+
+
+def test_rounds_are_those_of_all_steps_of_a_run(tmp_path):
+    """Each step of a divided plan had as many rounds as the whole run."""
+    earlier = EarlierRequests(tmp_path / "journal.jsonl", "site2", masking=())
+
+    def ask(step, round):
+        head = head_of(step, round)
+        before = earlier.count(head, f"request {step} {round}")
+        SitePolicy().check_request(head, 3, before, earlier.rounds["run"])
+
+    for place in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 1)):
+        ask(*place)
+    with pytest.raises(Declined, match=r"6 rounds in 2 steps of the plan; site\.toml allows 3"):
+        ask(2, 2)
 
 
 class Curious:
@@ -219,7 +239,7 @@ def test_site_answers_in_its_hours_only(tmp_path):
     for hour, is_open in ((19, False), (20, True), (0, True), (5, True), (6, False)):
         assert night.is_open(clock(hour)) is is_open
     with pytest.raises(Declined):
-        SitePolicy(hours=closed).check_request(0, 9, 0)
+        SitePolicy(hours=closed).check_request(head_of(1, 0), 9, 0, 1)
 
 
 def test_process_is_held_to_its_cores_and_memory():

@@ -91,8 +91,11 @@ def check_answer(answer: Tree, like: Tree, samples: int) -> None:
     _check_counts("answer", answer, samples)
 
 
-def check_tree(values: Tree, like: Tree) -> None:
-    """Whether a tree has exactly these names, shapes and types; nothing is broadcast or cast. Raises `RefusedUpdate`."""
+def check_tree(values: Tree, like: Tree, what: str = "the client update") -> None:
+    """Whether a tree has exactly these names, shapes and types; nothing is broadcast or cast. Raises `RefusedUpdate`.
+
+    `what` the tree is, for the message.
+    """
     faults = []
     missing = [name for name in like if name not in values]
     if missing:
@@ -101,9 +104,7 @@ def check_tree(values: Tree, like: Tree) -> None:
     if unexpected:
         faults.append(f"has {', '.join(unexpected[:MAX_LISTED_NAMES])}")
     if faults:
-        raise RefusedUpdate(
-            f"the client update {' and '.join(faults)}; expected {len(like)} tensors by name"
-        )
+        raise RefusedUpdate(f"{what} {' and '.join(faults)}; expected {len(like)} tensors by name")
     for name, expected in like.items():
         t = values[name]
         if t.shape != expected.shape:

@@ -140,6 +140,7 @@ def command(
     """
     from unalike.data.sanity import listed
     from unalike.federation.coordinator.federation_folder import FederationFolder
+    from unalike.federation.protocol.agreed_methods import notes_on_methods
     from unalike.federation.site.site_data import own_samples
     from unalike.federation.site.site_policy import SitePolicy
 
@@ -196,6 +197,8 @@ def command(
             f"note: --val {val:g} leaves fewer than {least} validation samples at {listed(small_sites)}, and a site with fewer "
             "evaluates on none: a larger --val helps, or a lower least_test in its site.toml"
         )
+    for note in notes_on_methods(created.federation):
+        print(note)
     if created.federation.data.encoding is not None:
         source = like or f"{len(summary)} summaries"
         print(

@@ -120,7 +120,7 @@ class Exchange(Generic[T]):
     def _receive_answers(self) -> None:
         """Read answers until every site has answered, or to the deadline; repeat requests without an answer.
 
-        With a quorum, sites that have been offline for the grace time are not waited for.
+        With a quorum, sites that have been offline for the grace time, or silent in request after request, are not waited for.
         """
         federation = self.mailbox.federation
         deadline = _after(federation.deadline)
@@ -136,7 +136,7 @@ class Exchange(Generic[T]):
             silent = self.silent
             if not silent or time.monotonic() >= deadline:
                 return
-            if self._has_quorum and all(self._has_left(site) for site in silent):
+            if self._has_quorum and not any(self._is_waited_for(site) for site in silent):
                 return
 
             # A request or its answer may be lost, and a site that has restarted knows nothing of its request.
@@ -212,19 +212,35 @@ class Exchange(Generic[T]):
         """Whether a site has been offline for longer than the grace time."""
         return self.mailbox.seconds_offline(site) > self.mailbox.federation.grace
 
+    def _is_waited_for(self, site: str) -> bool:
+        """Whether a round with a quorum waits for a site."""
+        return not self._has_left(site) and self.mailbox.silent_sites.is_waited_for(site)
+
     def _report_silent_sites(self) -> None:
-        """Say of each site without an answer why; of one that stays offline only once, not in every round."""
-        for site in self.silent:
-            has_left = self._has_left(site)
-            why = "no answer by the deadline"
-            if has_left:
+        """Say of each site without an answer why; of one that is not waited for only once, not in every round."""
+        silent_sites = self.mailbox.silent_sites
+        silent = self.silent
+        for site in self.sites:
+            if site not in silent:
+                silent_sites.note_answer(site)
+        for site in silent:
+            is_news = site not in self.mailbox.departed
+            if self._has_left(site):
                 offline = self.mailbox.seconds_offline(site)
                 why = f"offline for {offline:.0f} s, not waited for"
-            self.faults[site] = f"absent: {why}"
-            if site not in self.mailbox.departed:
-                self.mailbox.report("absent", site, why)
-            if has_left:
                 self.mailbox.departed.add(site)
+            elif silent_sites.is_waited_for(site):
+                why = "no answer by the deadline"
+                skips = silent_sites.note_silence(site)
+                if skips:
+                    why += f"; the next {skips} requests do not wait for it: look after it, or revoke it"
+            else:
+                is_news = False
+                why = "no answer, not waited for"
+                silent_sites.note_skip(site)
+            self.faults[site] = f"absent: {why}"
+            if is_news:
+                self.mailbox.report("absent", site, why)
 
     def _ask_again(self, attempt: int) -> int:
         """Without a quorum: ask other sites too, or pause for the operator. Returns the attempts since the last pause."""

@@ -10,6 +10,7 @@ from unalike._utils.printable import printable
 from unalike.core.codec import Facts, Limits, Malformed
 from unalike.core.types import Tree
 from unalike.federation.coordinator.run_control import Control
+from unalike.federation.coordinator.silent_sites import SilentSites
 from unalike.federation.protocol.envelope import Envelope, Head, identity, seal, unseal
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ANSWER, NOTICE
@@ -69,6 +70,7 @@ class Mailbox:
         self.place: Place = (0, 0)
         self.departed: set[str] = set()
         """Sites of which an event says that they are offline, and that have not connected since."""
+        self.silent_sites = SilentSites()
         self.number = 0
         """The round of the run's history that is on its way: what events say."""
         self.client_of = {site.name: number for number, site in enumerate(federation.sites)}

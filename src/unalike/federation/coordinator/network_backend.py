@@ -28,7 +28,6 @@ from unalike.federation.coordinator.round_request import (
     has_scores,
     placeholder_context,
     round_contents,
-    round_tensors,
     scaled_norms,
 )
 from unalike.federation.coordinator.secure_aggregation import (
@@ -39,6 +38,7 @@ from unalike.federation.coordinator.secure_aggregation import (
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
+from unalike.federation.protocol.request_tensors import round_tensors
 from unalike.federation.secure_aggregation.setup import model_digest
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
@@ -398,6 +398,9 @@ class NetworkStage:
         for site, why in exchange.faults.items():
             if site in exchange.counted:
                 faults[client_of[site]] = why
+        if self._secure is not None:
+            for site, why in self._secure.unusable.items():
+                faults[client_of[site]] = f"refused: {why}"
 
         # Plain numbers: they may wait in a checkpoint until the next exchange.
         local = {}
@@ -630,7 +633,7 @@ class NetworkStage:
         [group] = contents.groups.values()
         return model_digest(
             self.state.place,
-            round_tensors(self.state, group.settings, group.broadcast),
+            round_tensors(self.state.stage, group.settings, group.broadcast),
             group.digest,
         )
 

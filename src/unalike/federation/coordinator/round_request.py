@@ -19,9 +19,9 @@ from unalike.federation.coordinator.exchange import Requests
 from unalike.federation.coordinator.mailbox import Mailbox, Request
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.messages import StepRequest, TrainRequest
+from unalike.federation.protocol.request_tensors import fixed_tensors, round_tensors
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
-from unalike.runtime.stages.model_group import ModelGroup
 from unalike.runtime.stages.stage_state import StageState
 from unalike.training.server.norm_guard import NormGuard, Norms
 from unalike.training.server.norm_guard import norms as norms_of
@@ -113,7 +113,10 @@ def round_contents(
         clients = [client for client, own_group in group_of.items() if own_group == name]
         if not clients:
             continue
-        fixed = _fixed_tensors(state, group)
+        server_state = group.state
+        fixed = fixed_tensors(
+            state.stage, group.settings, server_state.params, server_state.buffers
+        )
         groups[name] = GroupContents(
             number=number,
             settings=group.settings,
@@ -153,7 +156,7 @@ def scaled_norms(
         assert client_update is not None, "norms are those of an update"
         steps[site] = float(client_update.steps)
         client = client_of[site]
-        group = state.groups[state.group_of(client)]
+        group = state.group(client)
         rounds[site] = group.state.round - group.accepted.get(client, -1)
     return guard.scaled_norms(norms, steps, rounds=rounds, params_norm=params_norm(state))
 
@@ -166,39 +169,6 @@ def placeholder_context(state: StageState) -> Context:
     population = state.population
     few = torch.zeros(8, dtype=torch.int64)
     return method.client_facts(Batch(population.x[few], population.y[few]), state.settings)
-
-
-def _fixed_tensors(state: StageState, group: ModelGroup) -> Tree:
-    """The tensors that stay the same in a stage: public samples; if it has a start of its own, all that is not shared."""
-    stage = state.stage
-    part_trees = {}
-    if stage.start is not None:
-        part_trees["fixed.params"] = _unshared(group, group.state.params)
-        part_trees["fixed.buffers"] = _unshared(group, group.state.buffers)
-    if stage.shared is not None:
-        part_trees["shared"] = {"x": stage.shared.x, "y": stage.shared.y}
-    return tree.pack(part_trees)
-
-
-def _unshared(group: ModelGroup, values: Tree) -> Tree:
-    """The parameters or buffers that clients do not train together."""
-    method = group.method
-    return {name: value for name, value in values.items() if not method.shares(name, group.model)}
-
-
-def round_tensors(state: StageState, settings: StageSettings, broadcast: Broadcast) -> Tree:
-    """The tensors that a site is sent in every round: the shared ones, and messages."""
-    method = state.method
-    part_trees = {}
-
-    shared_params = method.shared_names(broadcast.params, settings.model)
-    part_trees["params"] = tree.only(broadcast.params, shared_params)
-
-    part_trees["buffers"] = tree.only(broadcast.buffers, state.stage.received_buffers(settings))
-
-    for part, message in broadcast.messages.items():
-        part_trees[f"messages.{part}"] = message
-    return tree.pack(part_trees)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -240,7 +210,7 @@ class RoundRequests(Requests[SiteReply]):
             local=self.contents.local and trains,
             fixed=group.digest,
         )
-        tensors = round_tensors(self.state, group.settings, broadcast)
+        tensors = round_tensors(self.state.stage, group.settings, broadcast)
         # What stays the same in a stage goes to a site only once, named by its digest from then on.
         if self.digests.get(client) != group.digest:
             tensors = tensors | group.fixed

@@ -60,6 +60,11 @@ REMEMBERED_SUMS = 3
 WEIGHT_ROUNDING = 1e-5
 """The share by which the weight of a sum may differ from what the sites' samples make of it."""
 
+WITHOUT_A_SITE = (
+    "revoke it, and go back by `unalike federation rollback`; the others must allow a second sum over that model (sums_per_model "
+    "in site.toml)"
+)
+
 
 def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
     """Everything that crosses the wire for a site where all take part, as `ua.wire` lists it: no update leaves but in its mask."""
@@ -85,10 +90,10 @@ def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
         of_masks = [
             Item("up", "masked summand", 8 * numbers),
             Item("up", "key and sealed shares", KEY_BYTES + sites * SEALED_BYTES),
-            Item("up", "shares that unmask the sum", cohort * SHARE_BYTES),
-            Item("up", "key and signature of a setup", keys_and_signature, once=True),
+            Item("up", "shares that unmask the sum", cohort * (SHARE_BYTES + 1)),
+            Item("up", "key and signature of a setup", keys_and_signature + sites, once=True),
             Item("down", "keys of the sites", sites * KEY_BYTES),
-            Item("down", "sealed shares of the sites", cohort * SEALED_BYTES),
+            Item("down", "sealed shares of the sites", (sites + cohort) * SEALED_BYTES),
             Item("down", "keys and signatures of a setup", sites * keys_and_signature, once=True),
         ]
         items += [in_plan(stage, item, several=len(steps) > 1) for item in of_masks]
@@ -171,6 +176,8 @@ class SecureAggregation:
         """The number of the last setup, of whatever run."""
         self._sums: list[MaskedSum] = []
         """The newest sums that sites of this run were asked for."""
+        self.unusable: dict[str, str] = {}
+        """Site -> why no sum can rest on its shares; it is in no setup from then on."""
         self._needed = 0
         """The sites that must answer, where a sum over the model may have been unmasked already."""
         self._load()
@@ -225,7 +232,8 @@ class SecureAggregation:
         if masked_sum is None:
             # A setup has keys for its rounds, each for one sum; a site that was away when it was made has none.
             if not self._has_unused_keys() or self._some_lack_keys(wanted):
-                self._begin_setup([sites[client].name for client in self.state.eligible], wanted)
+                eligible = [sites[client].name for client in self.state.eligible]
+                self._begin_setup([site for site in eligible if site not in self.unusable], wanted)
             assert self.setup is not None
             step, round = self.state.place
             members = (name for name in self.keys if name in wanted and name in self._sealed)
@@ -261,8 +269,10 @@ class SecureAggregation:
 
     def _some_lack_keys(self, sites: set[str]) -> bool:
         """Whether one of these sites could take part if it had keys."""
+        is_waited_for = self.mailbox.silent_sites.is_waited_for
         connected = sites & set(self.mailbox.transport.sites())
-        return not connected <= self._sealed.keys()
+        lacking = connected - self._sealed.keys() - self.unusable.keys()
+        return any(is_waited_for(site) for site in lacking)
 
     def _begin_setup(self, sites: Sequence[str], counted: set[str]) -> None:
         """Make a new setup: keys, then shares. A quorum of the sites that are `counted` must take part."""
@@ -317,18 +327,57 @@ class SecureAggregation:
         )
         answers = self._exchange(share_requests, members, counted & set(members))
         self._sealed = {site: answers[site]["shares"] for site in members if site in answers}
+
+        # 3. Each of them says whose shares it can open. What too few can open would end a sum that rests on it.
+        self._leave_out_unusable(setup)
         tensors = tree.pack({"keys": dict(self.keys), "sealed": self._sealed})
         write_tensors(self.setup_file, tensors, asdict(setup))
         self.mailbox.event(
             "setup", round=self.mailbox.number, members=sorted(self._sealed), rounds=rounds
         )
 
+    def _leave_out_unusable(self, setup: Setup) -> None:
+        """Name the sites whose shares fewer than the threshold can open, and go on without them.
+
+        Raises `UnalikeError` where the others are fewer than the threshold.
+        """
+        senders = list(self._sealed)
+        request = SetupRequest(
+            terms=setup.terms, setup=setup.number, rounds=setup.rounds, members=tuple(senders)
+        )
+        open_requests = MaskingRequests(
+            kind="open",
+            facts=request.facts,
+            tensors={site: {"shares": self._sealed_for(site, senders)} for site in senders},
+            shapes={"opened": (len(senders),)},
+        )
+        answers = self._exchange(open_requests, senders, set(senders))
+        for i, sender in enumerate(senders):
+            shut_out = [site for site, answer in answers.items() if not answer["opened"][i]]
+            if len(answers) - len(shut_out) >= self.least:
+                continue
+            why = f"the shares that it sealed cannot be opened by {', '.join(shut_out)}"
+            self.mailbox.report("refused", sender, why)
+            self.unusable[sender] = why
+            del self._sealed[sender]
+        if len(self._sealed) < self.least:
+            reasons = "; ".join(f"{site}: {why}" for site, why in self.unusable.items())
+            raise UnalikeError(
+                f"found {len(self._sealed)} sites with shares that others can open; expected {self.least}, the threshold "
+                f"({reasons}): either a site sealed no shares, or others say so falsely; begin a federation without it"
+            )
+
+    def _sealed_for(self, receiver: str, senders: Sequence[str]) -> Tensor:
+        """The messages that these sites sealed for one, [senders, rounds, bytes]."""
+        column = list(self.keys).index(receiver)
+        return torch.stack([self._sealed[sender][column] for sender in senders])
+
     def _exchange(
         self, requests: MaskingRequests, sites: Sequence[str], counted: set[str]
     ) -> dict[str, Tree]:
         """The answers of sites to requests for keys or shares."""
         answers_needed = self.answers_needed
-        if requests.kind == "unmask":
+        if requests.kind in ("open", "unmask"):
             answers_needed = self._answers_that_unmask
         answers = (
             Exchange(
@@ -362,13 +411,11 @@ class SecureAggregation:
         self.unmasked.add(model, alive)
 
         dropped = [site for site in cohort if site not in alive]
-        shares = self._unmasking_shares(alive, dropped)
+        secrets = self._secrets(alive, dropped)
         slot = self.setup.slot(*self.state.place)
         number = self.mailbox.federation.number
         size = len(total)
-        for i, site in enumerate([*alive, *dropped]):
-            secret = combine({point: raw(answer[i]) for point, answer in shares.items()})
-
+        for site, secret in secrets.items():
             # A site in the sum has added its private mask.
             if site in alive:
                 total = total - mask(secret, context, size)
@@ -382,19 +429,20 @@ class SecureAggregation:
                 total = total - common if other_has_added else total + common
         return total
 
-    def _unmasking_shares(self, alive: Sequence[str], dropped: Sequence[str]) -> dict[int, Tensor]:
-        """Point of a site -> its shares: of the private masks of the sites `alive`, and of the mask keys of those `dropped`."""
+    def _secrets(self, alive: Sequence[str], dropped: Sequence[str]) -> dict[str, bytes]:
+        """The secrets behind the masks of this round: the private masks of the sites `alive`, the mask keys of those `dropped`.
+
+        Raises `UnalikeError` where too few sites open the shares of one.
+        """
         assert self.setup is not None
         federation = self.mailbox.federation
         slot = self.setup.slot(*self.state.place)
         names = [*alive, *dropped]
 
         # Each site that was asked for a summand opens what these sites have sealed for it in the setup.
-        column = {site: i for i, site in enumerate(self.keys)}
         sealed = {}
         for receiver in sorted(names, key=federation.number):
-            for_receiver = [self._sealed[site][column[receiver], slot] for site in names]
-            sealed[receiver] = {"shares": torch.stack(for_receiver)}
+            sealed[receiver] = {"shares": self._sealed_for(receiver, names)[:, slot]}
         request = UnmaskRequest(
             terms=federation.terms,
             setup=self.setup.number,
@@ -405,17 +453,26 @@ class SecureAggregation:
             kind="unmask",
             facts=request.facts,
             tensors=sealed,
-            shapes={"shares": (len(names), SHARE_BYTES)},
+            shapes={"shares": (len(names), SHARE_BYTES), "opened": (len(names),)},
         )
         revoked = {site.name for site in federation.sites if site.revoked}
         receivers = [site for site in sealed if site not in revoked]
         answers = self._exchange(requests, sites=receivers, counted=set(receivers))
 
         # The threshold is enough: more shares of a secret would give the same one.
-        shares = {}
-        for site in list(answers)[: self.least]:
-            shares[federation.number(site) + 1] = answers[site]["shares"]
-        return shares
+        secrets = {}
+        for i, name in enumerate(names):
+            shares: dict[int, bytes] = {}
+            for site, answer in answers.items():
+                if answer["opened"][i] and len(shares) < self.least:
+                    shares[federation.number(site) + 1] = raw(answer["shares"][i])
+            if len(shares) < self.least:
+                raise UnalikeError(
+                    f"{len(shares)} sites open the shares of {name}; expected {self.least}, the threshold: start again when more "
+                    f"are connected, or {WITHOUT_A_SITE}"
+                )
+            secrets[name] = combine(shares)
+        return secrets
 
 
 @dataclass(kw_only=True, eq=False)
@@ -498,8 +555,7 @@ class MaskedRequests(RoundRequests):
         if abs(weight - wanted) > WEIGHT_ROUNDING * wanted or not is_count:
             raise UnalikeError(
                 f"the sum over {', '.join(alive)} has the weight {weight:.6g}, by their samples {wanted:.6g}, and {idle:.6g} idle "
-                "summands: a site sent false shares or another weight, and a sum does not say which: revoke it, and go back by "
-                "`unalike federation rollback`; the others must allow a second sum over that model (sums_per_model in site.toml)"
+                f"summands: a site sent false shares or another weight, and a sum does not say which: {WITHOUT_A_SITE}"
             )
         self._report_idle(int(idle), len(ids))
 

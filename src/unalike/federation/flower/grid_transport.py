@@ -22,7 +22,7 @@ LONGEST_POLL_SECONDS = 0.3
 REFRESH_SECONDS = 1.0
 """Seconds between two requests for the connected nodes."""
 MAX_UNANSWERED = 4
-"""Maximum of unanswered messages to a site, so that a site that hangs does not fill SuperLink's memory."""
+"""Maximum of unanswered messages to a site, and of its replies that are incomplete: a site that hangs does not fill memory."""
 COLLECTED_BYTES = 16 << 20
 """Bytes from which on messages are sent; smaller ones are collected and sent together."""
 MAX_LOST = 64
@@ -200,6 +200,14 @@ class GridTransport:
             site.unanswered.discard(reply.answers)
             if not reply.message.has_error():
                 self._incoming.append((sender, reply))
+                self._drop_incomplete(sender)
+
+    def _drop_incomplete(self, sender: str) -> None:
+        """Drop the oldest replies of a site whose content has not come, where it has sent further ones since."""
+        replies = [reply for name, reply in self._incoming if name == sender]
+        for reply in replies[:-MAX_UNANSWERED]:
+            self._incoming.remove((sender, reply))
+            self._call(partial(self.messages.confirm, reply))
 
     def _fetched(self, reply: Incoming) -> bytes | Malformed | None:
         """The message in a reply, or the reason why it cannot be had; None if it has not arrived yet."""

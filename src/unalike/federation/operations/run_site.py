@@ -50,6 +50,7 @@ def join(
     `accept`: also with columns that are far from what was agreed on, such as in other units; else they raise `UnalikeError`.
     """
     from unalike.federation.flower.site_node import SiteNode
+    from unalike.federation.protocol.agreed_methods import notes_on_methods
     from unalike.federation.site.site_policy import SitePolicy
     from unalike.federation.site.site_worker import SiteWorker
 
@@ -59,7 +60,7 @@ def join(
 
     # 1. A look at the samples, before anything is connected.
     own = site_data_apart(bundle.federation, data, data_dir, bundle.site, accept)
-    for line in looked_at(bundle.federation, own, accept):
+    for line in [*looked_at(bundle.federation, own, accept), *notes_on_methods(bundle.federation)]:
         say(line)
     expires = expiry(
         "the certificate authority of the federation",
@@ -112,11 +113,12 @@ def join(
 
 def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
     """A look at a site's data, and for each agreed method what leaves the site and what it receives, as lines with their sizes."""
+    from unalike.federation.protocol.agreed_methods import notes_on_methods
     from unalike.federation.protocol.roster import site_population
 
     own = site_data(federation, data, data_dir, site)
     population = site_population(federation, federation.number(site), own)
-    lines = looked_at(federation, own, accept=True)
+    lines = [*looked_at(federation, own, accept=True), *notes_on_methods(federation)]
     for method in dict.fromkeys((federation.method, *federation.also)):
         lines += _wire_of(replace(federation, method=method), population)
     return [

@@ -24,7 +24,7 @@ from unalike.core.codec import Facts, Malformed
 
 R = TypeVar("R", bound="AgreedRequest")
 
-PROTOCOL = "4"
+PROTOCOL = "5"
 """Number of this protocol: coordinator and sites must have the same."""
 
 NOTICE = "notice"
@@ -161,7 +161,8 @@ class TrainRequest(StepRequest):
 class SetupRequest(AgreedRequest):
     """Make keys for `rounds` rounds of this step, from the one of the message on; later setups have larger numbers.
 
-    With `members`: share the secrets of these keys among them, whose signed keys are in the tensors `keys` and `signatures`.
+    With `members`: share the secrets of these keys among them, whose signed keys are in the tensors `keys` and `signatures`;
+    then say whose shares can be opened, of the tensor `shares`, which has what these members sealed for this one.
     """
 
     setup: PositiveInt

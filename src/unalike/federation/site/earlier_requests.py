@@ -1,5 +1,6 @@
 """The requests that a site was sent before, by its journal: what its own rules count."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ Round = tuple[str, int, int, bool]
 
 
 class EarlierRequests:
-    """The time at which each run began, and the different requests of each round, answered or declined.
+    """The time at which each run began, its rounds, and the different requests of each of them, answered or declined.
 
     `masking` are the kinds of requests of secure aggregation, which are counted for themselves. The journal is read once.
     """
@@ -21,6 +22,8 @@ class EarlierRequests:
         """Run -> when its first request was answered."""
         self._masking = frozenset(masking)
         self._digests: dict[Round, set[str]] = {}
+        self.rounds = Counter[str]()
+        """Run -> the different rounds of all its steps for which there was a request to evaluate, train or answer."""
         for entry in entries(journal):
             if entry["event"] == "answered":
                 self.begun.setdefault(entry["run"], entry["time"])
@@ -28,11 +31,18 @@ class EarlierRequests:
             if entry.get("request") and entry.get("site", site) == site:
                 is_masking = entry["kind"] in self._masking
                 of_round = (entry["run"], entry["step"], entry["round"], is_masking)
-                self._digests.setdefault(of_round, set()).add(entry["request"])
+                self._add(of_round, entry["request"])
 
     def count(self, head: Head, digest: str) -> int:
         """Count a request; returns the number of other requests of its round."""
         of_round = (head.run, *head.place, head.kind in self._masking)
-        digests = self._digests.setdefault(of_round, set())
-        digests.add(digest)
-        return len(digests) - 1
+        self._add(of_round, digest)
+        return len(self._digests[of_round]) - 1
+
+    def _add(self, of_round: Round, digest: str) -> None:
+        run, step, _, is_masking = of_round
+        is_new = of_round not in self._digests
+        # step 0 is the admission
+        if is_new and step and not is_masking:
+            self.rounds[run] += 1
+        self._digests.setdefault(of_round, set()).add(digest)

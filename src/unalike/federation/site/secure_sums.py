@@ -185,6 +185,22 @@ class SecureSums:
         write_tensors(self.members_file, keys, about)
         return sealed
 
+    def opened(self, head: Head, asked: SetupRequest, tensors: Tree) -> Tree:
+        """For each member whether this site can open what it sealed for it, in all rounds; nobody else can tell."""
+        self._setup(asked.setup)
+        keys = self._members()
+        check_sites(asked.members, self.federation, keys)
+        sealed = tensors.get("shares", ())
+        if len(sealed) != len(asked.members):
+            raise Declined("sum", f"shares of other than {len(asked.members)} members")
+        members = members_digest(keys)
+        is_open = []
+        for name, by_round in zip(asked.members, sealed, strict=True):
+            channel = self._channel(keys[name], members, sender=name, receiver=self.name)
+            opened = [_open(channel, slot, message) for slot, message in enumerate(by_round)]
+            is_open.append(None not in opened)
+        return {"opened": torch.tensor(is_open, dtype=torch.uint8)}
+
     def _sealed_shares(self, setup: Setup, keys: Keys, members: str) -> Tensor:
         """For each member and round the shares of both secrets in one message that only this member can open."""
         names = list(keys)
@@ -293,7 +309,10 @@ class SecureSums:
     # 3. Shares that unmask a sum.
 
     def unmask(self, head: Head, asked: UnmaskRequest, tensors: Tree) -> Tree:
-        """Shares of the private masks of the sites in the sum and of the mask keys of the others; never both of one site."""
+        """Shares of the private masks of the sites in the sum and of the mask keys of the others; never both of one site.
+
+        Of a site whose sealed shares cannot be opened they are zeros.
+        """
         setup = self._setup(asked.setup)
         keys = self._members()
         slot = setup.slot(*head.place)
@@ -323,15 +342,15 @@ class SecureSums:
 
         members = members_digest(keys)
         shares = []
+        is_open = []
         for name, sealed_shares in zip(names, sealed, strict=True):
             channel = self._channel(keys[name], members, sender=name, receiver=self.name)
-            try:
-                both = channel.decrypt(_nonce(slot), raw(sealed_shares), None)
-            except InvalidTag:
-                raise Declined("sum", f"the shares of {name} are damaged") from None
+            opened = _open(channel, slot, sealed_shares)
+            both = opened or bytes(2 * SHARE_BYTES)
             mask_share, key_share = both[:SHARE_BYTES], both[SHARE_BYTES:]
             shares.append(mask_share if name in asked.alive else key_share)
-        return {"shares": rows(shares)}
+            is_open.append(opened is not None)
+        return {"shares": rows(shares), "opened": torch.tensor(is_open, dtype=torch.uint8)}
 
     def _second_sum(self, head: Head, known: Sequence[Sequence[str]]) -> Declined:
         """The refusal of a sum over other sites than those `known` over its model."""
@@ -399,6 +418,15 @@ class SecureSums:
         return ChaCha20Poly1305(
             derive(common_secret, asdict(self.setup), members, sender, receiver)
         )
+
+
+def _open(channel: ChaCha20Poly1305, slot: int, sealed: Tensor) -> bytes | None:
+    """Both shares of one round in a sealed message; None where its sender did not seal it for this site and round."""
+    try:
+        both = channel.decrypt(_nonce(slot), raw(sealed), None)
+    except InvalidTag:
+        return None
+    return both if len(both) == 2 * SHARE_BYTES else None
 
 
 def _nonce(slot: int) -> bytes:

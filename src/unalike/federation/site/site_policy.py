@@ -17,6 +17,7 @@ from unalike._utils.validated import validated
 from unalike.core.option import Help, options_of
 from unalike.core.options import AtLeastOne, NotNegative, Whole
 from unalike.data.client_data import ClientData
+from unalike.federation.protocol.envelope import Head
 from unalike.federation.protocol.messages import Declined
 
 DAY_SECONDS = 24 * 3600
@@ -135,15 +136,30 @@ class SitePolicy:
                 sentences.append(f"{len(y)} {split} samples, {text}")
         return sentences
 
-    def check_request(self, round: int, agreed_rounds: int, before: int) -> None:
-        """Raise `Declined` for a request that these rules exclude; so many others of the same round came `before`."""
+    def check_request(
+        self, head: Head, agreed_rounds: int, before: int, rounds_of_run: int
+    ) -> None:
+        """Raise `Declined` for a request that these rules exclude.
+
+        Args:
+            head: The head of the request.
+            agreed_rounds: Rounds of a run that the site agreed to.
+            before: Other requests of the same round that came before.
+            rounds_of_run: Rounds of all steps of the run for which there was a request, with this one.
+        """
         if not self.is_open(datetime.now().time()):
             hours = " to ".join(f"{hour:%H:%M}" for hour in self.hours)
             raise Declined("rules", f"site.toml has it answer from {hours} only")
         most = self.rounds or agreed_rounds
-        if round > most:
+        if head.round > most:
             raise Declined(
-                "rules", f"round {round}; site.toml allows {most} rounds of a run (rounds)"
+                "rules", f"round {head.round}; site.toml allows {most} rounds of a run (rounds)"
+            )
+        # each step of a plan has one more than it trains in, for the model after the last one
+        if rounds_of_run > most + max(1, head.stage):
+            raise Declined(
+                "rules",
+                f"{rounds_of_run} rounds in {head.stage} steps of the plan; site.toml allows {most} rounds of a run (rounds)",
             )
         if before >= self.requests_per_round:
             raise Declined(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -47,6 +47,7 @@ from unalike.federation.protocol.messages import (
     UnmaskRequest,
     versions,
 )
+from unalike.federation.protocol.request_tensors import fixed_tensors, round_tensors
 from unalike.federation.protocol.roster import run_config_of, site_population
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import (
@@ -72,7 +73,7 @@ from unalike.runtime.stages.query_runner import ask_client
 from unalike.training.client.client_states import ClientStates, group_folder
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.flat_update import flatten_update
-from unalike.training.validation import check_tree
+from unalike.training.validation import RefusedUpdate, check_tree
 
 Answer = tuple[Facts, Tree]
 S = TypeVar("S", bound=StepRequest)
@@ -85,6 +86,13 @@ MAX_JOURNAL_TEXT = 1000
 """Characters of the reason of a declined request in the journal."""
 FIXED_PREFIXES = ("fixed.", "shared/")
 """Prefixes of the tensors that are sent once for a whole step."""
+
+
+class SiteGroup(NamedTuple):
+    """A model group at a site, and the tensors that requests for it have: names, shapes and types."""
+
+    group: ModelGroup
+    declared: Tree
 
 
 class SiteWorker:
@@ -131,7 +139,7 @@ class SiteWorker:
         self._data = data
         self._device = device
         self._unmasked = SumLedger(self.folder.path / SUMS)
-        self._groups: dict[tuple[str, int, int], ModelGroup] = {}
+        self._groups: dict[tuple[str, int, int], SiteGroup] = {}
         """Run, step and number of a group -> the group, of the step that is under way."""
         self._lock = Lock()
         self._begin_with(federation)
@@ -283,7 +291,12 @@ class SiteWorker:
         if head.kind in MASKING:
             self.policy.check_masking_request(before)
             before = 0
-        self.policy.check_request(head.round, self.federation.rounds, before)
+        self.policy.check_request(
+            head=head,
+            agreed_rounds=self.federation.rounds,
+            before=before,
+            rounds_of_run=self._earlier.rounds[head.run],
+        )
 
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:
         """The request's facts, checked against the terms and the samples at admission; and its tensors."""
@@ -349,7 +362,7 @@ class SiteWorker:
                 f"round {step.round}, from the client state of round {accepted}; the message is of round {head.round}",
             )
 
-    def _check_round(self, step: TrainRequest, group: ModelGroup, messages: set[str]) -> None:
+    def _check_round(self, step: TrainRequest, group: ModelGroup) -> None:
         """Raise `Declined` for what a round of the agreed method does not have."""
         settings = group.settings
         protocols = set(self.federation.protocol)
@@ -359,7 +372,6 @@ class SiteWorker:
         if group.method.is_personal(settings.model):
             shown.add("personal")
         local = {"local"} if step.local else set()
-        parts = {part.name for part in group.method.parts}
 
         def check(what: str, found: set[Any], agreed: set[Any]) -> None:
             if found <= agreed:
@@ -370,7 +382,6 @@ class SiteWorker:
                 "plan", f"{what} {odd} in round {step.round}; expected {usual or 'none'}"
             )
 
-        check("messages of", messages, parts)
         check("evaluations of", set(step.evaluate), shown)
         check("evaluations of", local, protocols)
         check("a learning rate of", {step.lr}, {settings.work.lr_at(step.round)})
@@ -416,13 +427,13 @@ class SiteWorker:
         self._check_place(request.head, step)
         if step.train:
             self.policy.check_training(request.head.round, self.federation.rounds)
-        round_tensors = {n: t for n, t in tensors.items() if not n.startswith(FIXED_PREFIXES)}
+        sent_anew = {n: t for n, t in tensors.items() if not n.startswith(FIXED_PREFIXES)}
         me = self.number
 
         # The model that the coordinator sent, in the shapes of the step that was agreed on.
         tensors = self._with_fixed(request, step, tensors)
         trees = tree.unpack(self._on_device(tensors))
-        group, broadcast = self._broadcast(request, step, trees)
+        group, broadcast = self._broadcast(request, step, tensors, trees)
         group.state = ServerState(
             round=broadcast.round,
             params=broadcast.params,
@@ -442,7 +453,7 @@ class SiteWorker:
             self._check_first_update(request)
         masks = None
         if step.train and isinstance(step, MaskedTrainRequest):
-            masks = self._sums(request).begin_summand(request.head, step, round_tensors)
+            masks = self._sums(request).begin_summand(request.head, step, sent_anew)
         if step.train and group.method.releases_once:
             self._write_release(request.head, group)
 
@@ -619,10 +630,15 @@ class SiteWorker:
         return answers
 
     def _broadcast(
-        self, request: Envelope, step: TrainRequest, trees: dict[str, Tree]
+        self, request: Envelope, step: TrainRequest, tensors: Tree, trees: dict[str, Tree]
     ) -> tuple[ModelGroup, Broadcast]:
-        """This site's model group, and the broadcast to it."""
-        group = self._group(request, step, trees)
+        """This site's model group, and the broadcast to it, of a request with these `tensors`, which are `trees` by kind."""
+        group, declared = self._group(request, step, trees)
+        # A tensor that nothing reads would give the same model another digest.
+        try:
+            check_tree(tensors, declared, what="the request")
+        except RefusedUpdate as error:
+            raise Declined("plan", str(error)) from None
         model = group.settings.model
         params = trees.get("params", {}) | trees.get("fixed.params", {})
         buffers = trees.get("buffers", {}) | trees.get("fixed.buffers", {})
@@ -633,10 +649,10 @@ class SiteWorker:
             messages=_with_prefix(trees, "messages."),
             lr=step.lr,
         )
-        self._check_round(step, group, set(broadcast.messages))
+        self._check_round(step, group)
         return group, broadcast
 
-    def _group(self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]) -> ModelGroup:
+    def _group(self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]) -> SiteGroup:
         """This site's model group in a step: made with the first request, then kept until the next step."""
         key = (request.head.run, request.head.stage, asked.group)
         if key not in self._groups:
@@ -648,7 +664,7 @@ class SiteWorker:
 
     def _new_group(
         self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]
-    ) -> ModelGroup:
+    ) -> SiteGroup:
         """The model group of a step, of which this site is the only client here. Raises `Declined` for a step not agreed on."""
         # The request's method is trained only if it is that of the plan, on as many public samples as the plan takes.
         planned = planned_step(self.run_config, request.head.stage, asked.method, Stage, asked)
@@ -695,7 +711,12 @@ class SiteWorker:
         group.executor = Loop(group.client_pool)
         client_states.keep_rounds_from(asked.round)
         client_states.use_versions(_accepted_rounds(self.number, asked.accepted))
-        return group
+
+        # What a request of this step has, by what the agreed method sends before its first round.
+        first = group.broadcast([self.number]).to(self.number)
+        declared = round_tensors(planned, settings, first)
+        declared |= fixed_tensors(planned, settings, first.params, first.buffers)
+        return SiteGroup(group, declared)
 
     def _metric_sums(self, predict: Predict) -> dict[str, Any]:
         """Sums and counts of a model's predictions on the test and validation samples, rounded as the rules say."""
@@ -807,6 +828,7 @@ PREDICTS: dict[str, Callable[[ModelGroup, int, Broadcast], Predict]] = {
 MASKING: dict[str, tuple[type[Any], Callable[..., Tree]]] = {
     "keys": (SetupRequest, SecureSums.keys),
     "shares": (SetupRequest, SecureSums.shares),
+    "open": (SetupRequest, SecureSums.opened),
     "unmask": (UnmaskRequest, SecureSums.unmask),
 }
 """Kinds of requests that are answered anew when they are repeated, with the same bytes; a rule of the site counts them apart."""
