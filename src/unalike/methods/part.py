@@ -169,6 +169,8 @@ class Part:
     """`finish` is given the model that the server decodes from the upload, not the client's own: both then sum the same updates."""
     needs_of_task: ClassVar[str] = ""
     """The trait of the tasks for which the part is defined, such as `CLASSES` of `core/tasks/task.py`; empty for all tasks."""
+    stands_alone: ClassVar[bool] = False
+    """It is a method by itself: a method that has it has no other parts but the defaults."""
     needs_proxy: ClassVar[bool] = False
     """The part learns on the server from `server.proxy`, samples that the user gives to the server."""
     hides_client_numbers: ClassVar[bool] = False
@@ -388,6 +390,14 @@ class Part:
             The new server state.
         """
         return server.state
+
+    def has_converged(self, server_state: Tree) -> bool:
+        """Whether further rounds would change nothing, so that the stage ends. Called after each round. Default: no.
+
+        Args:
+            server_state: The part's server state after the round.
+        """
+        return False
 
     def needs_rate(self, method: PartLookup) -> bool:
         """Whether the server half uses the clients' learning rate, given the other parts of the method."""
