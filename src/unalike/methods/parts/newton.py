@@ -59,7 +59,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     def server_open(self, settings: StageSettings) -> Tree:
         head = LinearHead.of(settings)
         start = head.coefficients(settings.model.params)
-        return no_sums(start) | {"coefficients": start, "move": start.new_tensor(torch.inf)}
+        return no_sums(start) | {"coefficients": start, "move": torch.full_like(start, torch.inf)}
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         head = LinearHead.of(client.settings)
@@ -91,15 +91,14 @@ class Newton(TaskObjective, LocalWork, ServerStep):
         slope = state["gradient"] + penalty * before.flatten()
         inverse = generalized_inverse(state["curvature"] + penalty.diag())
         move = -(inverse @ slope).view_as(before)
-        after = before + move
-        relative_move = move.abs().max() / (1 + after.abs().max())
 
         # The coefficients are kept beside the model, in which they are rounded to its precision.
         moved = tree.zeros(update) | head.moved(update, move)
-        return moved, state | {"coefficients": after, "move": relative_move}
+        return moved, state | {"coefficients": before + move, "move": move}
 
     def has_converged(self, server_state: Tree) -> bool:
-        return bool(server_state["move"] <= CONVERGED_MOVE)
+        largest = 1 + server_state["coefficients"].abs().max()
+        return bool(server_state["move"].abs().max() <= CONVERGED_MOVE * largest)
 
     def shortfall(self, setup: Setup) -> str:
         model = setup.model
