@@ -90,7 +90,9 @@ class LinearHead:
         change = torch.cat([stays, move])
         moved = {}
         for name, columns in zip(self.names, change.split([self.features, 1], dim=1)):
-            moved[name] = columns.reshape(params[name].shape).to(params[name])
+            like = params[name]
+            # the type first: some devices have no float64
+            moved[name] = columns.reshape(like.shape).to(like.dtype).to(like.device)
         return moved
 
     def design(self, params: Tree, buffers: Tree, context: Context, batch: Batch) -> Tensor:
@@ -104,10 +106,13 @@ class LinearHead:
 
         The sums are over samples, in float64, at `weights` [C, Q]; rows of padding count as 0.
         """
-        counts = torch.ones_like(design[:, 0]) if batch.weight is None else batch.weight.to(design)
+        counts = torch.ones_like(design[:, 0])
+        if batch.weight is not None:
+            counts = tree.exact(batch.weight)
+        y = batch.y.to(design.device)  # which may be the CPU, where there is float64
 
         def total_loss(logits: Tensor) -> Tensor:
-            losses = self.task.losses(logits, batch.y)
+            losses = self.task.losses(logits, y)
             return counts @ losses.reshape(len(counts), -1).sum(1)
 
         def slope_of(output: int, logits: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from unalike.core.work import Work
 from unalike.methods.linear_head import LinearHead, generalized_inverse
 from unalike.methods.part import Setup, part
 from unalike.methods.roles import LocalWork, ServerStep, TaskObjective
-from unalike.methods.search_space import LogRange
+from unalike.methods.search_space import OneOf
 
 CONVERGED_MOVE = 1e-6
 """Largest move of a coefficient, relative to 1 + the largest coefficient, after which a fit has converged."""
@@ -39,7 +39,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     single samples. The local step on all samples, which every method makes, is not used. Layers below the head stay as they are.
     """
 
-    l2: Annotated[NonNegativeFloat, LogRange(1e-3, 100)] = 0.0
+    l2: Annotated[NonNegativeFloat, OneOf(0.0, 0.1, 1.0, 10.0)] = 0.0
 
     has_own_name: ClassVar[bool] = True
     stands_alone: ClassVar[bool] = True
