@@ -16,6 +16,7 @@ from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Tree
 from unalike.data.sanity import listed
 from unalike.methods.linear_head import LinearHead, generalized_inverse
+from unalike.methods.part import spec_text
 from unalike.methods.parts.newton import Newton, penalties
 from unalike.runtime.results.linear_terms import Term, terms_of
 
@@ -39,12 +40,12 @@ HAS_CONVERGED = "has_converged"
 class LinearFit:
     """A fit by Newton's method: b [R, Q], H + L and its inverse, and the sums of the last round over samples and clients.
 
-    With P = R Q coefficients row by row. `state` is the server state of the part, `l2` its penalty.
+    With P = R Q coefficients row by row. `state` is the server state of the part.
     """
 
     head: LinearHead
     state: Tree
-    l2: float
+    part: Newton
 
     def number(self, name: str) -> float:
         """A number of the state."""
@@ -57,7 +58,7 @@ class LinearFit:
     @cached_property
     def curvature(self) -> np.ndarray:
         """H + L, [P, P]."""
-        penalty = penalties(self.state["coefficients"], self.head.features, self.l2)
+        penalty = penalties(self.state["coefficients"], self.head.features, self.part.l2)
         return (self.state["curvature"] + penalty.diag()).numpy(force=True)
 
     @cached_property
@@ -128,7 +129,12 @@ def coefficient_table(group: ModelGroup, population: Population) -> pd.DataFrame
         tables.append(_rows(fit, outcome, terms, combinations.reshape(len(terms), -1)))
     table = pd.concat(tables, ignore_index=True)
     _tell_doubts(fit, table)
-    return table.drop(columns=[IS_DETERMINED, HAS_CONVERGED])
+    table = table.drop(columns=[IS_DETERMINED, HAS_CONVERGED])
+    table.attrs["about"] = (
+        f"{fit.number('samples'):.0f} training samples of {fit.number('clients'):.0f} clients, {spec_text(fit.part)}, "
+        f"{group.state.round} rounds"
+    )
+    return table
 
 
 def _fit_of(group: ModelGroup) -> LinearFit:
@@ -149,7 +155,7 @@ def _fit_of(group: ModelGroup) -> LinearFit:
     state = group.state.part_states[newton.name]
     if not state["samples"]:
         raise UnalikeError("this run has made no round, so there are no coefficients; give rounds")
-    return LinearFit(LinearHead.of(group.settings), state, newton.l2)
+    return LinearFit(LinearHead.of(group.settings), state, newton)
 
 
 def _outcomes(fit: LinearFit, population: Population) -> Sequence[str]:
@@ -220,7 +226,7 @@ def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
         "a class is separated by these columns, or more rounds are needed: give newton(l2=0.1), which has a finite fit, leave the "
         "columns out, or give more rounds"
     )
-    moving = table["term"][~table[HAS_CONVERGED]].unique()
+    moving = table["term"][table[IS_DETERMINED] & ~table[HAS_CONVERGED]].unique()
     if not table["se"].notna().any():
         raise UnalikeError(f"no coefficient has converged; {advice}")
     if len(moving):
