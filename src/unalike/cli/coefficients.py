@@ -44,7 +44,9 @@ def command(
     from unalike.runtime.results.finished_run import open_run
 
     if out is not None and out.suffix not in (".csv", ".html"):
-        raise UnalikeError(f"found {out.name} for --out; expected a name that ends in .csv or .html")
+        raise UnalikeError(
+            f"found {out.name} for --out; expected a name that ends in .csv or .html"
+        )
     run = open_run(model_folder(folder))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

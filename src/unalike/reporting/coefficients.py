@@ -1,4 +1,4 @@
-"""A table of coefficients for people: rounded in terminals, and as a page for printing."""
+"""A table of coefficients with rounded numbers, for terminals, and as a page for printing."""
 
 from collections.abc import Sequence
 

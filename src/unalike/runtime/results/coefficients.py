@@ -159,7 +159,7 @@ def _fit_of(group: ModelGroup) -> LinearFit:
 
 
 def _outcomes(fit: LinearFit, population: Population) -> Sequence[str]:
-    """What each of the R rows of the coefficients predicts: a class, or the target. Raises `UnalikeError` for several targets."""
+    """The class, or the target, that each of the R rows of the coefficients predicts. Raises `UnalikeError` for several targets."""
     if fit.has_classes:
         classes = population.classes or population.task.class_names
         return list(classes)[1:]
@@ -234,8 +234,8 @@ def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
     undetermined = table["term"][~table[IS_DETERMINED]].unique()
     if len(undetermined):
         warn(
-            f"no coefficient of {listed(list(undetermined))}: in the training samples these columns are constant, or sums of others; "
-            "leave one of them out, or give newton(l2=0.1)"
+            f"no coefficient of {listed(list(undetermined))}: in the training samples these columns are constant, or sums of "
+            "others; leave one of them out, or give newton(l2=0.1)"
         )
     small = round(fit.number("small_clients"))
     if small:

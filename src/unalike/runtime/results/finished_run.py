@@ -219,10 +219,10 @@ class Run:
         not finite or not determined, which are NaN.
 
         Returns:
-            A row per term: `outcome` (the class, compared with the first one, or the target), `term`, `coefficient`, `se z p low high`
-            (model-based, 95 % intervals; t tests for a regression), `robust_se robust_p robust_low robust_high` (sandwich by
-            client, t with clients - 1 degrees of freedom), and for classes `odds_ratio odds_low odds_high`. Categories are compared
-            with the one that is marked as the reference.
+            A row per term: `outcome` (the class, compared with the first one, or the target), `term`, `coefficient`;
+            `se z p low high` of the model, with 95 % intervals, by t tests for a regression; `robust_se robust_p robust_low
+            robust_high` by the sandwich of the clients, by t tests with clients - 1 degrees of freedom; and for classes
+            `odds_ratio odds_low odds_high`. Categories are compared with the one that is marked as the reference.
 
         Raises:
             UnalikeError: the run is of another method, has a model with further layers, or nothing has converged.

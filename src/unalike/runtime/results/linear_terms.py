@@ -25,9 +25,9 @@ def terms_of(encoding: Encoding | None, features: int, has_intercept: bool) -> l
     """The terms of a head of so many features, and one column more for an intercept.
 
     A number has one term, per unit of its column, so the standardization is undone. Each category is the difference from the
-    reference, the first that is not "(missing)". Where numbers were missing, a term is the difference of these rows from others with the median. The
-    intercept is the prediction where all numbers are 0 and all categories the reference. Samples that are no table have features
-    x0, x1, ..., as the model reads them.
+    reference, the first that is not "(missing)". Where numbers were missing, a term is the difference of these rows from others
+    with the median. The intercept is the prediction where all numbers are 0 and all categories the reference. Samples that are no
+    table have features x0, x1, ..., as the model reads them.
     """
     unit = np.eye(features + has_intercept)
     intercept = unit[features:].sum(0)
