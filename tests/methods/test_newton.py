@@ -61,13 +61,14 @@ def test_penalty_shortens_the_weight_and_leaves_the_intercept():
     torch.testing.assert_close(sim.params["head.bias"], torch.tensor([-16 / 28]))
 
 
-def test_one_round_of_a_regression_is_least_squares_of_the_pooled_samples():
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_round_of_a_regression_is_least_squares_of_the_pooled_samples(bias):
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(12, 3, generator=generator), torch.randn(12, generator=generator)
-    head = nn.Sequential(nn.Flatten(), nn.Linear(3, 1))
+    head = nn.Sequential(nn.Flatten(), nn.Linear(3, 1, bias=bias))
     sim = Simulation("newton", head, Clients.of((x[:5], y[:5]), (x[5:], y[5:])), task="regression")
     sim.round()
-    design = torch.cat([x, torch.ones(12, 1)], dim=1)
+    design = torch.cat([x, torch.ones(12, int(bias))], dim=1)
     pooled = torch.linalg.lstsq(design.double(), y[:, None].double()).solution.T
     coefficients = sim.state.part_states["newton"]["coefficients"]
     torch.testing.assert_close(coefficients, pooled)

@@ -62,6 +62,7 @@ def design(features, encoding):
     return sm.add_constant(columns.astype(float)).rename(columns={"const": "(intercept)"})
 
 
+@pytest.mark.filterwarnings("ignore:.* clients have fewer samples")
 @pytest.mark.parametrize("make", [fair, anes96, grunfeld, modechoice])
 def test_coefficients_and_errors_equal_those_of_statsmodels_on_pooled_rows(make):
     table, target, site = make()

@@ -89,7 +89,8 @@ class LinearHead:
         stays = move.new_zeros(self.first, move.shape[1])
         change = torch.cat([stays, move])
         moved = {}
-        for name, columns in zip(self.names, change.split([self.features, 1], dim=1)):
+        widths = [self.features, change.shape[1] - self.features]
+        for name, columns in zip(self.names, change.split(widths, dim=1)):
             like = params[name]
             # the type first: some devices have no float64
             moved[name] = columns.reshape(like.shape).to(like.dtype).to(like.device)
@@ -121,11 +122,9 @@ class LinearHead:
         # A sample's loss depends on its own logits alone: the derivatives in the logits are [B, R] and [B, R, R].
         logits = design @ weights.T
         slopes = grad(total_loss)(logits)[:, self.first :]
-        rows = []
-        for output in range(self.first, self.outputs):
-            bends = grad(slope_of, argnums=1)(output, logits)
-            rows.append(bends[:, self.first :])
-        bends = torch.stack(rows, dim=1)
+        own = range(self.first, self.outputs)
+        by_output = [grad(slope_of, argnums=1)(output, logits) for output in own]
+        bends = torch.stack(by_output, dim=1)[:, :, self.first :]
 
         gradient = torch.einsum("br,bq->rq", slopes, design)
         curvature = torch.einsum("brs,bp,bq->rpsq", bends, design, design)

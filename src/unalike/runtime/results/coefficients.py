@@ -129,6 +129,12 @@ def coefficient_table(group: ModelGroup, population: Population) -> pd.DataFrame
         tables.append(_rows(fit, outcome, terms, combinations.reshape(len(terms), -1)))
     table = pd.concat(tables, ignore_index=True)
     _tell_doubts(fit, table)
+    clients = round(fit.number("clients"))
+    if clients < group.members.clients:
+        warn(
+            f"{clients} of {group.members.clients} clients took part in the last round, and the coefficients are those of their "
+            "samples alone"
+        )
     table = table.drop(columns=[IS_DETERMINED, HAS_CONVERGED])
     table.attrs["about"] = (
         f"{fit.number('samples'):.0f} training samples of {fit.number('clients'):.0f} clients, {spec_text(fit.part)}, "

@@ -225,8 +225,14 @@ class Run:
             `odds_ratio odds_low odds_high`. Categories are compared with the one that is marked as the reference.
 
         Raises:
-            UnalikeError: the run is of another method, has a model with further layers, or nothing has converged.
+            UnalikeError: the run is of another method, has a model with further layers or an earlier round's (`select="best"`),
+                or nothing has converged.
         """
+        if self.selected is not None:
+            raise UnalikeError(
+                f"the model is that of round {self.selected}, which select='best' chose, and coefficients are those of a fit "
+                "that has converged; leave select out"
+            )
         return coefficient_table(self._group(), self.run_config.population)
 
     def export(self, folder: str | Path, *, client: int | str | None = None) -> Path:
