@@ -46,6 +46,12 @@ FAMILIES = {
         "corrections-of-the-gradient",
         ("scaffold", "feddc", "fednova", "fedmix"),
     ),
+    "exact": Family(
+        "Exact fits",
+        "Linear and logistic models, fitted as if the samples were pooled, with standard errors.",
+        "exact-fits",
+        ("newton",),
+    ),
     "server": Family(
         "Server optimizers and shrinking",
         "The combined update is changed before it is applied: by an optimizer on the server, or by shrinking weights.",

@@ -15,6 +15,7 @@ import typer.core
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli import (
+    coefficients,
     compare,
     config_file,
     dashboard,
@@ -67,6 +68,7 @@ for module in (
     tune,
     evaluate,
     predict,
+    coefficients,
     export,
     join,
     dashboard,

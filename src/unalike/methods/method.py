@@ -286,6 +286,10 @@ class Method(Plan):
         hooks = ("final_weights", "combine", "combine_buffers")
         return all(getattr(rule, hook) is getattr(LinearAggregator, hook) for hook in hooks)
 
+    def has_converged(self, part_states: PartTrees) -> bool:
+        """Whether further rounds of a model with these server states of the parts would change nothing."""
+        return any(p.has_converged(part_states.get(p.name, {})) for p in self.parts)
+
     def describe(self, data: Batch, outputs: int | None) -> Context:
         """The conditioners' facts of a client with these training samples."""
         return {p.name: p.describe(data, outputs) for p in self.conditioners}
@@ -547,6 +551,12 @@ def _complete(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
     for role in EXCLUSIVE:
         complete = _with_one_of(role, complete)
+
+    loner = _first([p for p in complete if p.stands_alone])
+    others = [p for p in complete if p is not loner and p not in DEFAULTS.values()]
+    if loner is not None and others:
+        why = f"{loner.name} is a method by itself, in which no other part has a say"
+        raise _conflict(loner, others[0], why)
 
     # these two are no roles: only some personalizers have a model of the client, or phases
     owners = [p for p in complete if _has_own_model(p)]

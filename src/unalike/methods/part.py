@@ -206,6 +206,11 @@ class Part:
 
     Without it: the part runs on every task, and nobody checks that its formula has a meaning there.
     """
+    stands_alone: ClassVar[bool] = False
+    """It is a method by itself: a method that has it has no other parts but the defaults.
+
+    Without it: it is combined with others.
+    """
     needs_proxy: ClassVar[bool] = False
     """The part learns on the server from `server.proxy`, samples that the user gives to the server.
 
@@ -479,6 +484,14 @@ class Part:
             The new server state.
         """
         return server.state
+
+    def has_converged(self, server_state: Tree) -> bool:
+        """Whether further rounds would change nothing, so that the stage ends. Called after each round. Default: no.
+
+        Args:
+            server_state: The part's server state after the round.
+        """
+        return False
 
     def needs_rate(self, method: PartLookup) -> bool:
         """Whether the server half uses the clients' learning rate, given the other parts of the method."""

@@ -41,6 +41,7 @@ from unalike.runtime.records.history import History
 from unalike.runtime.records.recording import RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
 from unalike.runtime.results.best_round import BestRound
+from unalike.runtime.results.coefficients import coefficient_table
 from unalike.runtime.results.exported_model import export_model
 from unalike.runtime.results.prediction import new_samples, shared_model_note
 from unalike.runtime.setup.given_model import ModelLike, make_model
@@ -210,6 +211,29 @@ class Run:
         return samples.to(population.y.device).predictions(
             predict, population.task, population.classes
         )
+
+    def coefficients(self) -> pd.DataFrame:
+        """The coefficients of a linear or logistic model that `newton` fitted, in the units of the table's columns.
+
+        The fit is that of all clients' training samples together (docs/how_to/coefficients.md). Warnings name coefficients that are
+        not finite or not determined, which are NaN.
+
+        Returns:
+            A row per term: `outcome` (the class, compared with the first one, or the target), `term`, `coefficient`;
+            `se z p low high` of the model, with 95 % intervals, by t tests for a regression; `robust_se robust_p robust_low
+            robust_high` by the sandwich of the clients, by t tests with clients - 1 degrees of freedom; and for classes
+            `odds_ratio odds_low odds_high`. Categories are compared with the one that is marked as the reference.
+
+        Raises:
+            UnalikeError: the run is of another method, has a model with further layers or an earlier round's (`select="best"`),
+                or nothing has converged.
+        """
+        if self.selected is not None:
+            raise UnalikeError(
+                f"the model is that of round {self.selected}, which select='best' chose, and coefficients are those of a fit "
+                "that has converged; leave select out"
+            )
+        return coefficient_table(self._group(), self.run_config.population)
 
     def export(self, folder: str | Path, *, client: int | str | None = None) -> Path:
         """Write the shared model, or that of a client, as a folder that predicts without this library.

@@ -229,7 +229,15 @@ class StageState:
     @property
     def last_done(self) -> bool:
         """Whether the stage has no further round to train."""
-        return self.done >= self.stage.rounds or (self.done > 0 and self.stage.until(self.states))
+        if self.done >= self.stage.rounds:
+            return True
+        return self.done > 0 and (self.stage.until(self.states) or self._have_converged)
+
+    @property
+    def _have_converged(self) -> bool:
+        """Whether the models of all groups have converged."""
+        states = self.states.values()
+        return all(self.method.has_converged(state.part_states) for state in states)
 
     @property
     def over(self) -> bool:

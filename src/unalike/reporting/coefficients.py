@@ -1,0 +1,48 @@
+"""A table of coefficients with rounded numbers, for terminals, and as a page for printing."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from unalike.reporting import wording
+from unalike.reporting.html import fill
+from unalike.reporting.table import Table, TableColumn, interval, number, rows, words
+from unalike.statistics.moderated_t import ALPHA
+
+
+def as_table(coefficients: pd.DataFrame, caption: str = "") -> Table:
+    """The rows of `Run.coefficients` with rounded numbers; a dash where there is none."""
+    confidence = wording.confidence(ALPHA)
+    columns: list[TableColumn] = [words("Term", "term")]
+    if coefficients["outcome"].nunique() > 1:
+        columns.insert(0, words("Outcome", "outcome"))
+    columns += [
+        number("Coefficient", "coefficient", _digits),
+        number("Standard error", "se", _digits),
+        interval(f"{confidence} interval", "low", "high", _range),
+        number("p", "p", wording.probability),
+    ]
+    if "odds_ratio" in coefficients:
+        columns += [
+            number("Odds ratio", "odds_ratio", _digits),
+            interval(f"{confidence} interval of it", "odds_low", "odds_high", _range),
+        ]
+    columns += [
+        number("Robust error", "robust_se", _digits),
+        number("Robust p", "robust_p", wording.probability),
+    ]
+    return Table.of(caption, columns, rows(coefficients))
+
+
+def page(coefficients: pd.DataFrame, title: str, about: str, notes: Sequence[str]) -> str:
+    """The table as one HTML document that needs no other file."""
+    table = as_table(coefficients, "All terms")
+    return fill("coefficients.html.j2", title=title, about=about, notes=notes, table=table)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
+
+
+def _range(low: float, high: float) -> str:
+    return f"{_digits(low)} to {_digits(high)}"

@@ -1,0 +1,26 @@
+"""`unalike coefficients` prints and writes the table of a run."""
+
+import json
+
+import pandas as pd
+
+import unalike as ua
+
+
+def test_terminal_json_and_files_hold_the_same_coefficients(cli, tmp_path):
+    clients = ua.partition(ua.load("heart_disease"), "natural(column='hospital')")
+    ua.run("newton(l2=1)", clients, model="logistic", rounds=8, out=tmp_path / "run")
+    code, printed, _ = cli("coefficients", tmp_path / "run", "--out", tmp_path / "c.csv")
+    assert code == 0 and "cp=asymptomatic (reference)" in printed
+    _, text, _ = cli("coefficients", tmp_path / "run", "--json", "--out", tmp_path / "c.html")
+    table = pd.read_csv(tmp_path / "c.csv")
+    assert [row["term"] for row in json.loads(text)] == table["term"].to_list()
+    age = table.set_index("term").loc["age"]
+    page = (tmp_path / "c.html").read_text()
+    for number in (f"{age['coefficient']:.3g}", f"{age['odds_ratio']:.3g}"):
+        assert number in printed and number in page
+
+
+def test_other_endings_are_refused_before_anything_is_read(cli):
+    code, _, err = cli("coefficients", "nowhere", "--out", "c.xlsx")
+    assert code == 2 and "found c.xlsx for --out; expected a name that ends in .csv or .html" in err
