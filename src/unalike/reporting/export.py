@@ -69,7 +69,7 @@ def export_wide(parts: Parts, format: str) -> str:
 
 def _decided(parts: Parts) -> str:
     """Whether to train together, the answer of each comparison with its key facts, and the tables below, in Markdown."""
-    texts = []
+    texts: list[str] = []
     for answer in _answers(parts):
         texts += map(markdown_text, answer.split("\n"))
     for partition, content in parts:
