@@ -19,7 +19,7 @@ from unalike.cli.terminal_tables import summary_table
 from unalike.comparison import fitted_references
 from unalike.metrics.named_metrics import read
 from unalike.reporting.export import export
-from unalike.reporting.together_or_alone import NOT_REACHED, PAYS, STAY_ALONE
+from unalike.reporting.together_or_alone import NOT_REACHED, PAYS, RATHER_ALONE, STAY_ALONE
 from unalike.statistics.client_scores import POOLED
 from unalike.statistics.fitted_scores import paired_gain
 from unalike.statistics.verdicts import Rules
@@ -117,6 +117,7 @@ def test_answer_follows_the_tests_of_pooling_and_of_the_method(hearts):
 
     assert answered(pooled=0.1, alone=-0.1).verdict == PAYS
     assert answered(pooled=-0.1, alone=0.1).verdict == STAY_ALONE
+    assert answered(pooled=0.09, alone=0.1).verdict == RATHER_ALONE
     trees = answered(pooled=0.2, alone=0.1)
     assert trees.verdict == NOT_REACHED
     assert "no method here trains them: pooled(boosting) is ahead of fedavg by +21.0 points" in str(

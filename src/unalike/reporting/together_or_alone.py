@@ -34,6 +34,7 @@ QUESTION = "Together, or alone?"
 PAYS = "Together."
 NOT_REACHED = "Together, but not with these methods."
 STAY_ALONE = "Alone."
+RATHER_ALONE = "Alone, rather than with these methods."
 EITHER = "Either: the difference does not matter."
 OPEN = "Not decided."
 
@@ -294,7 +295,7 @@ def _verdict(content: ReportContent, over_alone: Gain, method_gain: Gain | None)
     if BETTER in found:
         return NOT_REACHED if of_method == WORSE else PAYS
     if WORSE in found:
-        return STAY_ALONE
+        return STAY_ALONE if found[0] == WORSE else RATHER_ALONE
     return EITHER if found[0] == EQUAL else OPEN
 
 
