@@ -100,7 +100,8 @@ def test_answer_is_the_paired_interval_of_the_best_fits_and_stands_first(hearts,
         assert text.startswith("Together, or alone?")
     assert '"together_or_alone": {' in export([("", content)], "json")
     page = (folder / "report.html").read_text("utf-8")
-    assert found.finding in unescape(page)
+    for fact in found.key_facts:
+        assert fact.value in unescape(page) and fact.note in unescape(page)
 
 
 def test_answer_follows_the_tests_of_pooling_and_of_the_method(hearts):
@@ -120,9 +121,9 @@ def test_answer_follows_the_tests_of_pooling_and_of_the_method(hearts):
     assert answered(pooled=0.09, alone=0.1).verdict == RATHER_ALONE
     trees = answered(pooled=0.2, alone=0.1)
     assert trees.verdict == NOT_REACHED
-    assert "no method here trains them: pooled(boosting) is ahead of fedavg by +21.0 points" in str(
-        trees
-    )
+    [lead] = [fact for fact in trees.key_facts if fact.title == "Lead of trees"]
+    assert lead.value == "+21.0 points"
+    assert lead.note.endswith("of pooled(boosting) over fedavg: no method here trains trees")
 
 
 def test_finished_fits_are_read_and_not_repeated(hearts, folder, monkeypatch):

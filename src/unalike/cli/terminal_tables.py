@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unalike.comparison.comparison import Comparison
     from unalike.comparison.cost_estimate import Estimate
     from unalike.comparison.standings import Standing, Standings
+    from unalike.reporting.decision import KeyFact
     from unalike.runtime.records.profiling import Profile
     from unalike.runtime.run_recorder import Run
 
@@ -132,10 +133,20 @@ def profile_table(profile: Profile) -> None:
     tables(heads, rows, title=plural(rounds, "round"))
 
 
+def _answer_table(answer: str, facts: Sequence[KeyFact]) -> None:
+    """Print an answer and the facts that carry it."""
+    from unalike.reporting.findings import fact_table
+
+    sentences([answer, ""])
+    if facts:
+        table = fact_table(facts)
+        tables(table.columns, table.texts, words=table.words)
+        sentences([""])
+
+
 def summary_table(comparison: Comparison) -> None:
     """Print whether to train together, the answer and its key facts, a row per method and protocol, and all that qualifies it."""
     from unalike.reporting.client_tables import MAX_LISTED_CLIENTS, clients_of_best
-    from unalike.reporting.findings import fact_table
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.tables import race as race_table
     from unalike.reporting.together_or_alone import together_card
@@ -149,12 +160,8 @@ def summary_table(comparison: Comparison) -> None:
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
     card = together_card(content)
     if card is not None:
-        sentences([f"{card.question} {card.finding}", *card.details])
-    sentences([findings.answer, ""])
-    if findings.key_facts:
-        key_facts = fact_table(findings.key_facts)
-        tables(key_facts.columns, key_facts.texts, words=key_facts.words)
-        sentences([""])
+        _answer_table(f"{card.question} {card.verdict}", card.key_facts)
+    _answer_table(findings.answer, findings.key_facts)
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
         tables(table.columns, table.texts, title, table.words)

@@ -333,8 +333,8 @@ class Comparison:
         from unalike.reporting.table import html
 
         tables = [paragraph(table.caption) + html(table) for table in overview(self._content)]
-        first = [bold_paragraph(text) for text in (*self._first_lines, self.decision.answer)]
-        return "".join([paragraph(repr(self)), *first, *tables, paragraph(self._content.about)])
+        answers = [bold_paragraph(answer) for answer in self._answers]
+        return "".join([paragraph(repr(self)), *answers, *tables, paragraph(self._content.about)])
 
     def __str__(self) -> str:
         from unalike.reporting.client_tables import overview
@@ -343,14 +343,14 @@ class Comparison:
         tables = [
             f"{table.caption}\n{aligned_text(table)}".lstrip() for table in overview(self._content)
         ]
-        texts = [*self._first_lines, self.decision.answer, *tables, self._content.about]
-        return "\n\n".join(texts)
+        return "\n\n".join([*self._answers, *tables, self._content.about])
 
     @property
-    def _first_lines(self) -> list[str]:
-        """The answer to the question whether to train together; none where it is not known."""
-        found = self.together_or_alone()
-        return [] if found is None else [str(found)]
+    def _answers(self) -> list[str]:
+        """Whether to train together, where that is known, and which method to use, in one line each."""
+        together = self.together_or_alone()
+        answers = [] if together is None else [together.answer]
+        return [*answers, self.decision.answer]
 
 
 def _read(file: Path) -> pd.DataFrame:

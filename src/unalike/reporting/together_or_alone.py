@@ -100,99 +100,64 @@ class TogetherOrAlone:
     @property
     def answer(self) -> str:
         """The question and its answer in one line."""
-        return f"{QUESTION} {self.finding}"
-
-    @property
-    def finding(self) -> str:
-        """The answer without the question: verdict, and the gain that it rests on."""
-        return (
-            f"{self.verdict} All data pooled ({self.pooled.model}) against each {self.client_noun} alone ({self.alone.model}): "
-            f"a gain of {self._text(self.gain)} in {self.metric.word}."
-        )
+        return f"{QUESTION} {self.verdict}"
 
     @property
     def key_facts(self) -> list[KeyFact]:
         """The gains that the answer rests on."""
-        pooling = (
-            f"in {self.metric.word}: all data pooled ({self.pooled.model}) against each {self.client_noun} alone "
-            f"({self.alone.model})"
-        )
+        alone = f"each {self.client_noun} alone"
+        pooling = f"in {self.metric.word}: all data pooled ({self.pooled.model}) against {alone} ({self.alone.model})"
         facts = [self._key_fact("Gain by pooling", self.gain, pooling)]
         if self.method_gain is not None:
-            in_rounds = f"over each {self.client_noun} alone, trained in rounds without pooling"
+            in_rounds = f"over {alone} ({self.alone.model}), trained in rounds without pooling"
             facts.append(self._key_fact(f"Gain by {self.method}", self.method_gain, in_rounds))
         if self.tree_lead is not None:
-            trees = f"of {self.pooled.label} over {self.method}: no method here trains trees"
+            shown = "" if self.tree_lead.low > 0 else "; not shown"
+            trees = f"of {self.pooled.label} over {self.method}{shown}: no method here trains trees"
             facts.append(self._key_fact("Lead of trees", self.tree_lead, trees))
+        if self.clients or self.few_clients:
+            facts.append(self._on_clients())
         return facts
 
-    def _key_fact(self, title: str, gain: Gain, of: str) -> KeyFact:
-        """A gain as a key fact; `of` says what it is a gain of."""
-        interval = ""
-        if gain.is_known:
-            between = self.metric.interval(gain.low, gain.high)
-            interval = f"{wording.confidence(self.level)} interval {between}, "
-        return KeyFact(title, self.metric.difference(gain.mean), f"{interval}{of}")
-
-    @property
-    def details(self) -> list[str]:
-        """Sentences on the clients, on the method that trains in rounds, and on trees."""
-        return [text for text in (self.on_clients, self._on_method(), self._on_trees()) if text]
-
     def __str__(self) -> str:
-        return "\n".join([self.answer, *self.details])
+        return "\n".join([self.answer, *map(str, self.key_facts)])
 
     @property
     def fields(self) -> dict[str, Any]:
         """The text and all fields as plain values, the metric without its formula."""
         return {"text": str(self)} | asdict(self) | {"metric": self.metric.stored_fields}
 
-    def _text(self, gain: Gain) -> str:
-        """A gain with its interval."""
-        mean = self.metric.difference(gain.mean)
-        if not gain.is_known:
-            return f"{mean} (no interval)"
-        between = self.metric.interval(gain.low, gain.high)
-        return f"{mean} ({wording.confidence(self.level)} interval {between})"
+    def _key_fact(self, title: str, gain: Gain, of: str) -> KeyFact:
+        """A gain as a key fact; `of` says what it is a gain of."""
+        interval = "no interval"
+        if gain.is_known:
+            between = self.metric.interval(gain.low, gain.high)
+            interval = f"{wording.confidence(self.level)} interval {between}"
+        return KeyFact(title, self.metric.difference(gain.mean), f"{interval}, {of}")
 
-    @property
-    def on_clients(self) -> str:
+    def _on_clients(self) -> KeyFact:
         """The clients whose interval excludes 0, and the number of others."""
-        if not self.clients and not self.few_clients:
-            return ""
         judged = [client for client in self.clients if client.gain.is_known]
         gaining = [client.client for client in judged if client.gain.low > 0]
         losing = [client.client for client in judged if client.gain.high < 0]
-        parts = []
+        counts = []
+        notes = []
         if gaining:
-            gain = "gains" if len(gaining) == 1 else "gain"
-            parts.append(f"{wording.few(gaining, self.client_noun)} surely {gain} by pooling")
+            counts.append(f"{len(gaining)} surely better")
+            notes.append(f"better by pooling: {wording.few(gaining, self.client_noun)}")
         if losing:
-            lose = "loses" if len(losing) == 1 else "lose"
-            parts.append(f"{wording.few(losing, self.client_noun)} surely {lose}")
+            counts.append(f"{len(losing)} surely worse")
+            notes.append(f"worse: {wording.few(losing, self.client_noun)}")
         rest = len(self.clients) - len(gaining) - len(losing)
         if rest:
-            parts.append(f"{rest} of {len(self.clients)} not decided")
+            notes.append(f"{rest} of {len(self.clients)} not decided")
         if self.few_clients:
             clients = wording.plural(self.few_clients, self.client_noun)
-            parts.append(
+            notes.append(
                 f"{clients} with fewer than {MIN_SAMPLES_OF_CLASS} test rows of an outcome counted, not judged"
             )
-        return f"By {self.client_noun}: {'; '.join(parts)}."
-
-    def _on_method(self) -> str:
-        if self.method_gain is None:
-            return ""
-        gain = self._text(self.method_gain)
-        return f"Trained in rounds, without pooling, {self.method} has a gain of {gain} over each {self.client_noun} alone."
-
-    def _on_trees(self) -> str:
-        if self.tree_lead is None:
-            return ""
-        lead = self._text(self.tree_lead)
-        if self.tree_lead.low > 0:
-            return f"Trees win, and no method here trains them: {self.pooled.label} is ahead of {self.method} by {lead}."
-        return f"No method here trains trees. {self.pooled.label} is ahead of {self.method} by {lead}; that is not shown."
+        value = ", ".join(counts) or "Not decided"
+        return KeyFact(f"By {self.client_noun}", value, "; ".join(notes))
 
 
 def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
@@ -417,19 +382,16 @@ def client_gain_table(found: TogetherOrAlone) -> Table | None:
 
 @dataclass(frozen=True)
 class TogetherCard:
-    """The answer as the pages show it, under the question as its heading; `finding` and `details` say the same in sentences."""
+    """The answer as the pages show it, under the question as its heading."""
 
     question: str
     verdict: str
     key_facts: Sequence[KeyFact]
-    on_clients: str
-    finding: str
-    details: Sequence[str]
     tables: Sequence[Table | None]
 
 
 def together_card(content: ReportContent) -> TogetherCard | None:
-    """The answer with its sentences and tables; None where there is no answer."""
+    """The answer with its key facts and tables; None where there is no answer."""
     found = together_or_alone(content)
     if found is None:
         return None
@@ -437,8 +399,5 @@ def together_card(content: ReportContent) -> TogetherCard | None:
         question=QUESTION,
         verdict=found.verdict,
         key_facts=found.key_facts,
-        on_clients=found.on_clients,
-        finding=found.finding,
-        details=found.details,
         tables=[reference_table(content), client_gain_table(found)],
     )
