@@ -801,7 +801,7 @@ def test_compare_of_clients_with_test_samples_keeps_them_unless_a_share_or_folds
     assert not set(tests["folds"][0].test.values) & set(tests["folds"][1].test.values)
 
 
-def test_first_line_says_what_the_interval_is_about(people, dataset, small, tmp_path):
+def test_last_line_says_what_the_interval_is_about(people, dataset, small, tmp_path):
     x, y = dataset.merged()
     site = np.arange(len(y)) % 3
     owners = ua.Dataset("sites", (x, y), groups={"site": site})
@@ -826,7 +826,7 @@ def test_first_line_says_what_the_interval_is_about(people, dataset, small, tmp_
         "One seed: there is no interval.": small(["fedavg"], people, seeds=1),
     }
     for text, table in subjects.items():
-        assert text in table.findings.about and str(table).startswith(table.findings.about)
+        assert text in table.findings.about and str(table).endswith(table.findings.about)
     overlaps = [table.facts.sampling.overlap for table in subjects.values()]
     assert overlaps == pytest.approx([0, 1 / 3, 1 / 3, 0, 0, 0], abs=0.01)
 
