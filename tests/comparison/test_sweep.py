@@ -327,5 +327,9 @@ def test_sweep_over_data_has_a_best_point_in_each_data_set(swept, dataset):
     amounts = ua.data.Dataset("amounts", (np.ones((60, 1)), np.linspace(0.5, 9, 60)))
     with pytest.raises(UnalikeError, match="found data of the tasks classification and regression"):
         swept({"data": [dataset, amounts]}, ["fedavg"], **options)
+    with pytest.raises(
+        UnalikeError, match="found data with the values two, two; expected values that"
+    ):
+        swept({"data": [two, two]}, ["fedavg"], **options)
     with pytest.raises(UnalikeError, match="found test beside a sweep of data"):
         swept({"data": [dataset, two]}, ["fedavg"], test=dataset.test, **options)

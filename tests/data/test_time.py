@@ -3,13 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from small_federation import federation_of
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.cli.data_flags import spec
 from unalike.data import Dataset
-from unalike.data.partitioning.hold_out import later_tests, take_test_set
+from unalike.data.partitioning.hold_out import hold_out_tests, later_tests, take_test_set
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.site.site_data import site_data
 
@@ -150,3 +151,20 @@ def test_site_divides_its_table_by_time_as_a_simulation_does(tmp_path):
         for part in ("train", "test", "val"):
             for ours, theirs in zip(getattr(own, part), getattr(client, part)):
                 assert ours.tolist() == theirs.tolist(), part
+
+
+def test_latest_samples_for_a_server_are_whole_units_and_a_share_of_them():
+    """Ten patients with ten samples each: a fifth of them is two patients."""
+    x = torch.arange(100.0)[:, None]
+    data = Dataset(
+        "visits",
+        (x, torch.arange(100) % 2),
+        groups={"patient": np.repeat(np.arange(10), 10)},
+        unit="patient",
+        time=np.arange(100.0),
+    )
+    rest, (tests, _) = hold_out_tests(data, 0.2)
+    assert tests.ravel().tolist() == list(range(80, 100)) and len(rest.train[1]) == 80
+    for share in (0, 1.5):
+        with pytest.raises(UnalikeError, match=f"found a share of {share}"):
+            hold_out_tests(data, share)

@@ -123,7 +123,7 @@ def test_rounds_are_those_of_all_steps_of_a_run(tmp_path):
     def ask(step, round):
         head = head_of(step, round)
         before = earlier.count(head, f"request {step} {round}")
-        SitePolicy().check_request(head, 3, before, earlier.rounds["run"])
+        SitePolicy().check_request(head, 3, before, earlier)
 
     for place in ((1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 1)):
         ask(*place)
@@ -238,8 +238,9 @@ def test_site_answers_in_its_hours_only(tmp_path):
     night = SitePolicy(hours=("20:00", "06:00"))
     for hour, is_open in ((19, False), (20, True), (0, True), (5, True), (6, False)):
         assert night.is_open(clock(hour)) is is_open
+    earlier = EarlierRequests(tmp_path / "none.jsonl", "site2", masking=())
     with pytest.raises(Declined):
-        SitePolicy(hours=closed).check_request(head_of(1, 0), 9, 0, 1)
+        SitePolicy(hours=closed).check_request(head_of(1, 0), 9, 0, earlier)
 
 
 def test_process_is_held_to_its_cores_and_memory():

@@ -12,7 +12,7 @@ from unalike.metrics.failures import of_run
 from unalike.metrics.named_metrics import KNOWN
 from unalike.reporting.failed_training import cautions, nothing_learned, some_learned_nothing
 from unalike.reporting.findings import findings
-from unalike.statistics.verdicts import BASELINE, CANDIDATE, Rules
+from unalike.statistics.verdicts import BASELINE, CANDIDATE, UPPER, Rules
 
 
 def scored(**columns):
@@ -51,9 +51,7 @@ def test_an_area_under_the_curve_counts_although_every_prediction_is_the_same_cl
 def test_nothing_is_said_where_no_column_shows_it_or_only_a_reference_learned():
     assert nothing_learned(scored(), KNOWN["accuracy"], 2) == ""
     assert nothing_learned(scored(log_loss=[9.0, 9.0]), KNOWN["log_loss"], 2) == ""
-    table = scored(balanced_accuracy=[0.5, 0.9]).assign(
-        role=[BASELINE, "upper reference (pooled data)"]
-    )
+    table = scored(balanced_accuracy=[0.5, 0.9]).assign(role=[BASELINE, UPPER])
     assert nothing_learned(table, KNOWN["accuracy"], 2) != ""
 
 
@@ -109,9 +107,9 @@ def test_a_method_without_a_score_has_not_exploded():
 
 def test_an_upper_reference_below_the_baseline_is_named():
     columns = Columns.of(["clients"], [KNOWN["rmse"], KNOWN["loss"]])
-    rules = Rules("fedavg", {"centralised": "upper reference (pooled data)"})
+    rules = Rules("fedavg", {"centralised": UPPER})
     table = scored(rmse=[58.1, 64.3]).assign(
-        method=["fedavg", "centralised"], role=[BASELINE, "upper reference (pooled data)"]
+        method=["fedavg", "centralised"], role=[BASELINE, UPPER]
     )
     [text] = cautions(rounds(fedavg=1.0), table, columns, rules, "clients")
     assert text.startswith(
@@ -171,13 +169,11 @@ def test_an_upper_reference_below_a_candidate_is_named(personal, why):
     table = pd.concat(
         [
             table,
-            pd.DataFrame(
-                {"method": ["centralised"], "role": ["upper reference"], "accuracy": [0.85]}
-            ),
+            pd.DataFrame({"method": ["centralised"], "role": [UPPER], "accuracy": [0.85]}),
         ]
     )
     columns = Columns.of(("clients",), [KNOWN["accuracy"], KNOWN["loss"]])
-    rules = Rules("fedavg", {"centralised": "upper reference"}, None)
+    rules = Rules("fedavg", {"centralised": UPPER}, None)
     [text] = cautions(rounds(fedavg=1.0), table, columns, rules, "clients", personal)
     assert (
         "Centralised is no upper reference here: 85.0" in text

@@ -51,7 +51,7 @@ def command(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         coefficients = run.coefficients()
-    notes = [str(warning.message) for warning in caught]
+    notes = [str(found.message) for found in caught if found.category is UserWarning]
 
     about = coefficients.attrs["about"]
     if as_json:

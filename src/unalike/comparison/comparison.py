@@ -132,7 +132,9 @@ class Comparison:
         if any(line.startswith("federation = ") for line in settings):
             return "site"
         column = owner_column(str(self.facts.partition.get("partition", "")))
-        return column if column.isalpha() else "client"
+        # a column may have the name of something else that a report counts
+        is_word = column.isalpha() and column not in ("method", "seed", "round")
+        return column if is_word else "client"
 
     def judged_by(
         self,

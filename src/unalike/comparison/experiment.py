@@ -334,13 +334,13 @@ class Experiment:
         import pandas as pd
 
         of_seed = {cell.seed: cell.run_config for cell in ran}
-        first = self.cells[0].run_config
-        if not can_be_fitted(first):
-            why = why_not_fitted(first)
-            notes = [*comparison.facts.notes, *([why] if why else [])]
+        run_configs = of_seed.values()
+        if not all(map(can_be_fitted, run_configs)):
+            reasons = {why_not_fitted(run_config) for run_config in run_configs} - {""}
+            notes = [*comparison.facts.notes, *sorted(reasons)]
             return replace(comparison, facts=replace(comparison.facts, notes=notes))
         with_draws = bool(self.fixed_tests)
-        tables = [fitted_scores(run_config, store, with_draws) for run_config in of_seed.values()]
+        tables = [fitted_scores(run_config, store, with_draws) for run_config in run_configs]
         return replace(comparison, fitted=pd.concat(tables, ignore_index=True))
 
     def _check_jobs(self, jobs: int) -> None:

@@ -7,9 +7,7 @@ from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.methods.part import registry
 from unalike.methods.plan import Plan, complete_spec, method_of, plan
-
-UPPER = "trained on pooled data by rounds"
-ORACLE = "reference (knows the true clusters)"
+from unalike.statistics.verdicts import ORACLE, UPPER
 
 
 def reference(method: str) -> str:

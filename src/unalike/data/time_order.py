@@ -8,9 +8,14 @@ LATER = "later"
 
 def count_of_tests(count: int, split: float, min_test: int = 0) -> int:
     """The number of n = `count` units that test: all but floor(split n), of which there is at least 1 and `min_test` are left."""
-    # 0.29 * 100 is 28.999...: the small term keeps floor from losing a sample to rounding.
-    trains = min(max(int(split * count + 1e-9), 1), max(count - min_test, 0))
+    trains = min(max(floor_of_share(split, count), 1), max(count - min_test, 0))
     return count - trains
+
+
+def floor_of_share(share: float, count: int) -> int:
+    """floor(share n) of n = `count` units."""
+    # 0.29 * 100 is 28.999...: the small term keeps floor from losing a unit to rounding
+    return int(share * count + 1e-9)
 
 
 def are_latest(moments: np.ndarray, count: int) -> np.ndarray:

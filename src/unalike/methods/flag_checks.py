@@ -68,11 +68,16 @@ def check_flags(cls: type, base: type) -> None:
 
     read = {name for c in classes for name in names_read(c)}
     of_cohort = {name for c in classes for name in names_read(c, argument="cohort")}
+    of_server = {name for c in classes for name in names_read(c, argument="server")}
+    fields = {name for c in classes for name in vars(c).get("__annotations__", {})} | defined
     for needed in OF_READS:
         names = read
         if needed.name == "steps":
             # clients count steps too, and a field may have the name
-            names = of_cohort if not hasattr(cls, "steps") else set()
+            names = of_cohort - fields
+        elif needed.name == "lr_at":
+            # clients know their learning rate
+            names = of_server
         if needed.name in names:
             _check_flag(cls, base, needed, f"reads `{needed.name}`")
 

@@ -45,7 +45,7 @@ The model in use is a client's personal model where the method trains one, else 
 class MethodResult:
     """One compared method.
 
-    `label` is short, `spec` has every field. `reference` says what the method shows if it is no candidate (`upper reference`);
+    `label` is short, `spec` has every field. `reference` says what the method shows if it is no candidate, such as `UPPER`;
     `untuned` lists what ran with default settings (`moon(mu=1.0)`), `work` says how its local training differs from the baseline's
     (`lr=0.3`), `alone` whether clients train without communication, `grouped` whether it ends with a model for each group of
     clients, `protects` what epsilon means (`at delta 1e-05 for each client`).

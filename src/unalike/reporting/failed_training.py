@@ -10,7 +10,7 @@ from unalike.metrics.failures import LESS_NOISE, LONGER, UNSCORED, ConstantPredi
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.table import rows
-from unalike.statistics.verdicts import Rules
+from unalike.statistics.verdicts import ORACLE, UPPER, Rules
 
 
 def nothing_learned(scored: pd.DataFrame, metric: Metric, classes: int | None) -> str:
@@ -51,7 +51,7 @@ def _levels(scored: pd.DataFrame, measure: str) -> dict[str, float]:
     """Method -> its score, for the baseline and the candidates that have one, and methods that repeat them."""
     if measure not in scored:
         return {}
-    is_reference = scored["role"].str.contains("reference")
+    is_reference = scored["role"].isin([UPPER, ORACLE])
     shown = scored[~is_reference & scored[measure].notna()]
     return dict(zip(map(str, shown["method"]), shown[measure].astype(float), strict=True))
 
@@ -136,7 +136,7 @@ def _failed_references(
     best = max(others, key=lambda name: metric.sign * others[name])
     sentences = []
     for method, level in levels.items():
-        is_upper = rules.references.get(method, "").startswith("upper")
+        is_upper = rules.references.get(method) == UPPER
         if not is_upper or not metric.sign * (level - others[best]) < -effect:
             continue
         why = "Its training does not suit it; try another learning rate or more rounds."

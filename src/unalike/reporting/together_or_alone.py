@@ -26,7 +26,7 @@ from unalike.statistics.fitted_scores import (
 )
 from unalike.statistics.moderated_t import holm
 from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
-from unalike.statistics.seed_draws import SPLITS, draws_of, sampling_variances
+from unalike.statistics.seed_draws import POOLED_SCORE, SPLITS, draws_of, sampling_variances
 from unalike.statistics.summary import scores_by_seed
 from unalike.statistics.verdicts import BETTER, EQUAL, WORSE, verdicts
 
@@ -143,10 +143,10 @@ class TogetherOrAlone:
         counts = []
         notes = []
         if gaining:
-            counts.append(f"{len(gaining)} surely better")
+            counts.append(f"{len(gaining)} better")
             notes.append(f"better by pooling: {wording.few(gaining, self.client_noun)}")
         if losing:
-            counts.append(f"{len(losing)} surely worse")
+            counts.append(f"{len(losing)} worse")
             notes.append(f"worse: {wording.few(losing, self.client_noun)}")
         rest = len(self.clients) - len(gaining) - len(losing)
         if rest:
@@ -238,6 +238,9 @@ def _method(content: ReportContent) -> str:
 def _sampling(content: ReportContent, label: str, other: str) -> float:
     """The variance of a difference that comes from test rows which all seeds share; 0 where each seed tests others."""
     assert content.fitted is not None
+    # test rows were resampled for the pooled score alone
+    if content.across != POOLED_SCORE:
+        return 0.0
     draws = {
         **draws_of(content.resampled, content.deciding_column),
         **draws_of_references(content.fitted, content.metric),
@@ -258,9 +261,13 @@ def _verdict(content: ReportContent, over_alone: Gain, method_gain: Gain | None)
     )
     of_method = "" if method_gain is None else found[1]
     if BETTER in found:
-        return NOT_REACHED if of_method == WORSE else PAYS
+        gains_nothing = found[0] == BETTER and of_method in (WORSE, EQUAL)
+        return NOT_REACHED if gains_nothing else PAYS
     if WORSE in found:
-        return STAY_ALONE if found[0] == WORSE else RATHER_ALONE
+        if found[0] == WORSE:
+            return STAY_ALONE
+        # without an interval nothing is said of pooling
+        return RATHER_ALONE if over_alone.is_known else OPEN
     return EITHER if found[0] == EQUAL else OPEN
 
 

@@ -56,7 +56,7 @@ def wide_frame(parts: Parts) -> pd.DataFrame:
 
 def has_one_metric(parts: Parts) -> bool:
     """Whether all comparisons are decided by the same metric."""
-    return len({content.metric.name for _, content in parts}) == 1
+    return len({content.metric.word for _, content in parts}) == 1
 
 
 def _check_one_metric(parts: Parts) -> None:

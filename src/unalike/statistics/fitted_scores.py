@@ -93,7 +93,7 @@ def paired_gain(
     p = float(tested.p[0])
 
     # Fits without random numbers on the same rows: seeds repeat one difference, which varies with the test rows alone.
-    if sampling > 0 and len(gains) > 1 and len(set(gains)) == 1:
+    if sampling > 0 and len(gains) > 1 and math.isnan(float(tested.sd[0])):
         error = math.sqrt(sampling)
         half = float(norm.isf(rules.level / 2)) * error
         low = mean - half

@@ -16,7 +16,10 @@ from unalike.statistics.inference import ROUNDING
 from unalike.statistics.moderated_t import ALPHA
 
 BASELINE, CANDIDATE = "baseline", "candidate"
-"""Roles. Any other role is a text that says why the method is outside the family: `upper reference`, `scored as fedavg ...`."""
+"""Roles. Any other role is a text that says why the method is outside the family: `UPPER`, `scored as fedavg ...`."""
+UPPER = "trained on pooled data by rounds"
+ORACLE = "reference (knows the true clusters)"
+"""The roles of references."""
 BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "practically equal", "undecided"
 """Verdicts on candidates."""
 HALF_A_POINT = 0.005
@@ -27,7 +30,7 @@ ONE_PERCENT = 0.01
 class Rules:
     """The rules by which a comparison is judged.
 
-    `references`: label -> meaning, for methods that are shown but are no candidates (`upper reference`). `smallest_effect` is
+    `references`: label -> meaning, for methods that are shown but are no candidates (`UPPER`). `smallest_effect` is
     in the unit of the metric; None for the default. `looks` are the (fewest, most) seeds, if seeds were added until the
     decision stood. `overlap` is how much the training samples of seeds overlap, as `moderated_t` takes it.
     """

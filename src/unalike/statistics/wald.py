@@ -27,7 +27,9 @@ def wald(
 
     By the t distribution with `freedom` degrees of freedom; infinitely many are the normal distribution.
     """
-    z = estimate / error
+    # an estimate without any error, such as that of labels that are all 0, has no test
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = estimate / error
     half_width = stats.t.isf(level / 2, freedom) * error
     return Wald(
         z=z,

@@ -142,6 +142,21 @@ def _named(progress: ProgressCallback, where: str) -> ProgressCallback:
     return at_point
 
 
+def _check_grid(grid: Grid) -> None:
+    """Raise `UnalikeError` for a name without values, or with two values of one text, which would be one point."""
+    if not grid or not all(grid.values()):
+        raise UnalikeError(
+            f"found the grid {dict(grid)}; expected names with values, such as {{'lr': [0.01, 0.1]}}"
+        )
+    for name, values in grid.items():
+        texts = [_text(value) for value in values]
+        if len(set(texts)) < len(texts):
+            raise UnalikeError(
+                f"found {name} with the values {', '.join(texts)}; expected values that differ: give data sets names of their "
+                "own, Dataset(name, ...)"
+            )
+
+
 def plan_sweep(
     methods: Iterable[object] | Mapping[str, object],
     grid: Grid,
@@ -152,10 +167,7 @@ def plan_sweep(
     **training: Any,
 ) -> PlannedSweep:
     """Check a grid, and make the arguments of every point; see `sweep`. Raises `UnalikeError`."""
-    if not grid or not all(grid.values()):
-        raise UnalikeError(
-            f"found the grid {dict(grid)}; expected names with values, such as {{'lr': [0.01, 0.1]}}"
-        )
+    _check_grid(grid)
     has_one_data_set = request.data is not None and "data" not in grid
     if has_one_data_set and "partition" not in grid and request.partition is None:
         dataset = request.data

@@ -180,7 +180,10 @@ def with_new_tests(
 
 
 def with_later_tests(clients: Population, split: float) -> Population:
-    """The clients of whose training and test samples, in the order in which they were given, the last ones test."""
+    """The clients of whose training and test samples, in the order that they were given in, the last ones test.
+
+    Validation samples stay.
+    """
     order = np.arange(len(clients.y))
     return _with_tests(clients, partial(later_tests, moments=order, split=split))
 

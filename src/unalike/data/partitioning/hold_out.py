@@ -125,11 +125,7 @@ def hold_out(
     and 1, a class with too few samples, and `imbalance` below 1 or for regression.
     """
     check_kinds(hold_out, {"share": share, "seed": seed, "imbalance": imbalance})
-    if not 0 < share < 1:
-        raise UnalikeError(
-            f"found a share of {share}, expected the part of the test samples for the server, such "
-            "as 0.02"
-        )
+    _check_share(share)
     if not imbalance >= 1 or (imbalance > 1 and data.classes is None):
         expected = "the ratio of two classes, 1 or more"
         if data.classes is None:
@@ -157,12 +153,23 @@ def hold_out(
     return data.taken(others), (x[index], y[index])
 
 
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise UnalikeError(
+            f"found a share of {share}, expected the part of the test samples for the server, such "
+            "as 0.02"
+        )
+
+
 def hold_out_tests(data: Dataset, share: float) -> tuple[Dataset, Pair]:
     """Hold out test samples for the server: as `hold_out`, or where data with a time has no test set, this share of the latest."""
     if data.time is None or data.test is not None:
         return hold_out(data, share)
+    check_kinds(hold_out_tests, {"share": share})
+    _check_share(share)
     x, y = data.merged()
-    is_test = are_of_latest_units(data.time, data.units, count_of_tests(len(y), 1 - share))
+    units = len(y) if data.unit is None else len(np.unique(data.units))
+    is_test = are_of_latest_units(data.time, data.units, count_of_tests(units, 1 - share))
     tests = torch.from_numpy(is_test)
     return data.taken(np.flatnonzero(~is_test)), (x[tests], y[tests])
 

@@ -24,7 +24,7 @@ from unalike.data.partitioning.scheme import Division, registry
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 from unalike.data.sources.load import load
-from unalike.data.time_order import LATER, are_of_latest_units, count_of_tests
+from unalike.data.time_order import LATER, are_of_latest_units, count_of_tests, floor_of_share
 
 ARTIFICIAL = (
     "no column says whose row is whose, so the clients are artificial; name the column of "
@@ -493,8 +493,7 @@ def draw_validation(
     members = rows if units is None else np.unique(units[rows])
     count = 0
     if len(members):
-        # The small term keeps floor from losing a sample to rounding, as in `count_of_tests`.
-        count = min(int(share * len(members) + 1e-9), len(members) - 1)
+        count = min(floor_of_share(share, len(members)), len(members) - 1)
     if time is not None:
         validates = are_of_latest_units(time[rows], None if units is None else units[rows], count)
         return rows[validates], rows[~validates]

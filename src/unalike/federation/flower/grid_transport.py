@@ -203,7 +203,7 @@ class GridTransport:
                 self._drop_incomplete(sender)
 
     def _drop_incomplete(self, sender: str) -> None:
-        """Drop the oldest replies of a site whose content has not come, where it has sent further ones since."""
+        """Drop the oldest replies of a site that were not read yet, where it has sent further ones since."""
         replies = [reply for name, reply in self._incoming if name == sender]
         for reply in replies[:-MAX_UNANSWERED]:
             self._incoming.remove((sender, reply))

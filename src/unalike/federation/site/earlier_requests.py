@@ -1,6 +1,6 @@
 """The requests that a site was sent before, by its journal: what its own rules count."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class EarlierRequests:
         """Run -> when its first request was answered."""
         self._masking = frozenset(masking)
         self._digests: dict[Round, set[str]] = {}
-        self.rounds = Counter[str]()
+        self._rounds = defaultdict[str, list[int]](list)
         """Run -> the different rounds of all its steps for which there was a request to evaluate, train or answer."""
         for entry in entries(journal):
             if entry["event"] == "answered":
@@ -39,10 +39,17 @@ class EarlierRequests:
         self._add(of_round, digest)
         return len(self._digests[of_round]) - 1
 
+    def rounds(self, run: str, last: int) -> int:
+        """The rounds of all steps of a run, up to round `last` of each, for which there was a request.
+
+        What is asked for later rounds is declined, and does not use up the others.
+        """
+        return sum(round <= last for round in self._rounds[run])
+
     def _add(self, of_round: Round, digest: str) -> None:
-        run, step, _, is_masking = of_round
+        run, step, round, is_masking = of_round
         is_new = of_round not in self._digests
         # step 0 is the admission
         if is_new and step and not is_masking:
-            self.rounds[run] += 1
+            self._rounds[run].append(round)
         self._digests.setdefault(of_round, set()).add(digest)

@@ -19,6 +19,7 @@ from unalike.core.options import AtLeastOne, NotNegative, Whole
 from unalike.data.client_data import ClientData
 from unalike.federation.protocol.envelope import Head
 from unalike.federation.protocol.messages import Declined
+from unalike.federation.site.earlier_requests import EarlierRequests
 
 DAY_SECONDS = 24 * 3600
 
@@ -137,7 +138,7 @@ class SitePolicy:
         return sentences
 
     def check_request(
-        self, head: Head, agreed_rounds: int, before: int, rounds_of_run: int
+        self, head: Head, agreed_rounds: int, before: int, earlier: EarlierRequests
     ) -> None:
         """Raise `Declined` for a request that these rules exclude.
 
@@ -145,7 +146,7 @@ class SitePolicy:
             head: The head of the request.
             agreed_rounds: Rounds of a run that the site agreed to.
             before: Other requests of the same round that came before.
-            rounds_of_run: Rounds of all steps of the run for which there was a request, with this one.
+            earlier: All requests until now, with this one.
         """
         if not self.is_open(datetime.now().time()):
             hours = " to ".join(f"{hour:%H:%M}" for hour in self.hours)
@@ -156,6 +157,7 @@ class SitePolicy:
                 "rules", f"round {head.round}; site.toml allows {most} rounds of a run (rounds)"
             )
         # each step of a plan has one more than it trains in, for the model after the last one
+        rounds_of_run = earlier.rounds(head.run, last=most)
         if rounds_of_run > most + max(1, head.stage):
             raise Declined(
                 "rules",

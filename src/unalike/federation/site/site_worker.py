@@ -295,7 +295,7 @@ class SiteWorker:
             head=head,
             agreed_rounds=self.federation.rounds,
             before=before,
-            rounds_of_run=self._earlier.rounds[head.run],
+            earlier=self._earlier,
         )
 
     def _opened(self, request: Envelope, kind: type[S]) -> tuple[S, Tree]:

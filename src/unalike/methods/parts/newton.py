@@ -16,7 +16,7 @@ from unalike.methods.roles import LocalWork, ServerStep, TaskObjective
 from unalike.methods.search_space import OneOf
 
 CONVERGED_MOVE = 1e-6
-"""Largest move of a coefficient, relative to 1 + the largest coefficient, after which a fit has converged."""
+"""Largest move of a coefficient, relative to the largest coefficient, after which a fit has converged."""
 
 
 @part
@@ -31,8 +31,8 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     of others, such as all categories of a column beside an intercept; predictions do not depend on which one.
 
     With one client it is iteratively reweighted least squares; a regression is done in one round. All clients take part in every
-    round. The stage ends after a round that moves no coefficient by more than 1e-6. Where features separate a class, none does:
-    there is no finite fit, and `l2` above 0 makes one.
+    round. The stage ends after a round that moves no coefficient by more than 1e-6 of the largest one. Where features separate a
+    class, none does: there is no finite fit, and `l2` above 0 makes one.
 
     Sent as sums, in float64: g [P], H [P, P], the squares g g^T [P, P] for standard errors that are robust by client, the loss,
     and the numbers of samples, of clients, and of clients with fewer samples than the P = R Q coefficients, whose H may tell of
@@ -96,7 +96,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
         return moved, state | {"coefficients": before + move, "move": move}
 
     def has_converged(self, server_state: Tree) -> bool:
-        largest = 1 + server_state["coefficients"].abs().max()
+        largest = server_state["coefficients"].abs().max()
         return bool(server_state["move"].abs().max() <= CONVERGED_MOVE * largest)
 
     def shortfall(self, setup: Setup) -> str:

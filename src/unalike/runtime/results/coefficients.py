@@ -194,13 +194,15 @@ def _rows(
     def errors(covariance: np.ndarray) -> np.ndarray:
         variances = np.einsum("tp,pq,tq->t", combinations, covariance, combinations)
         variances[is_reference | np.isnan(estimate)] = math.nan
-        return np.sqrt(variances)
+        # rounding may take a variance of 0 below it
+        with np.errstate(invalid="ignore"):
+            return np.sqrt(variances)
 
     # tests by client have the degrees of freedom of the clients
     error = errors(fit.covariance)
     robust_error = errors(fit.robust_covariance)
     model_based = wald(estimate, error, fit.freedom)
-    robust = wald(estimate, robust_error, max(fit.number("clients") - 1, math.nan))
+    robust = wald(estimate, robust_error, fit.number("clients") - 1)
     columns = {
         "outcome": outcome,
         "term": [term.name for term in terms],
@@ -228,10 +230,17 @@ def _rows(
 
 def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
     """Warn of coefficients that are left out, and of small clients. Raises `UnalikeError` where nothing has converged."""
-    advice = (
-        "a class is separated by these columns, or more rounds are needed: give newton(l2=0.1), which has a finite fit, leave the "
-        "columns out, or give more rounds"
-    )
+    if fit.freedom <= 0:
+        raise UnalikeError(
+            f"found {fit.number('samples'):.0f} training samples for {fit.rank} coefficients; expected more samples, so that "
+            "standard errors are known: leave columns out"
+        )
+    advice = "more rounds are needed"
+    if fit.has_classes:
+        advice = (
+            "a class is separated by these columns, or more rounds are needed: give newton(l2=0.1), which has a finite fit, leave "
+            "the columns out, or give more rounds"
+        )
     moving = table["term"][table[IS_DETERMINED] & ~table[HAS_CONVERGED]].unique()
     if not table["se"].notna().any():
         raise UnalikeError(f"no coefficient has converged; {advice}")
