@@ -26,6 +26,8 @@ CLAIM_COLUMNS = (
     "verdict",
     "remarks",
 )
+LEAST_SHARED_CHARACTERS = 60
+"""Shorter texts than this are repeated: a reference would not be shorter."""
 DO_NOT_EDIT = "<!-- Made by `unalike study ledger` from studies/results; do not edit. -->"
 OVERVIEW = "reproduction.md"
 """The page with the verdicts by paper and what they rest on."""
@@ -33,6 +35,22 @@ CLAIMS = "reproduction_claims.md"
 """The page with the papers' claims."""
 QUESTIONS = "reproduction_questions.md"
 """The page with questions of ours."""
+
+
+class TextsOnce:
+    """Texts that several studies share: each stands at the first one, and the others refer to it."""
+
+    def __init__(self) -> None:
+        self._place_of: dict[str, str] = {}
+
+    def once(self, text: str, place: str) -> str:
+        """The text, or where it stood already; `place` is a link to where it would stand."""
+        first = self._place_of.setdefault(text, place)
+        if first == place or len(text) < LEAST_SHARED_CHARACTERS:
+            return text
+        subject, colon, _ = text.partition(":")
+        has_subject = bool(colon) and len(subject) < LEAST_SHARED_CHARACTERS
+        return f"{subject}: as in {first}." if has_subject else f"See {first}."
 
 
 @dataclass(frozen=True)
@@ -79,17 +97,21 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
     stored = {study.name: results_of(study, folder) for study in studies}
     entries_of = {study.name: entries(study, stored[study.name]) for study in studies}
 
-    def claims_page(title: str, text: str, is_listed: Callable[[Claim], bool]) -> str:
+    texts = TextsOnce()
+
+    def claims_page(page: str, title: str, text: str, is_listed: Callable[[Claim], bool]) -> str:
         lines = [f"# {title}", "", DO_NOT_EDIT, "", text, ""]
         for study in studies:
             rows = [entry for entry in entries_of[study.name] if is_listed(entry.claim)]
             if not rows:
                 continue
-            lines += [f"## {study.name}", "", f"{study.title}. {study.paper}.", ""]
+            place = f"[{study.name}]({page}#{study.name})"
+            about = texts.once(f"{study.title}. {study.paper}.", place)
+            lines += [f"## {study.name}", "", about, ""]
             if study.notes:
-                lines += [study.notes, ""]
+                lines += [texts.once(study.notes, place), ""]
             lines += [markdown(claims_rows(rows)), ""]
-            lines += _costs(study, stored[study.name], folder)
+            lines += _costs(study, stored[study.name], folder, texts, place)
         return _text(lines)
 
     all_entries = [entry for of_study in entries_of.values() for entry in of_study]
@@ -97,11 +119,13 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
     return {
         OVERVIEW: _overview(studies, stored, all_entries),
         CLAIMS: claims_page(
+            CLAIMS,
             "Claims of the papers",
             f"Every claim of a paper with its verdict. {explanation}",
             lambda claim: claim.is_papers,
         ),
         QUESTIONS: claims_page(
+            QUESTIONS,
             "Questions of ours",
             "What no paper of the study states: questions of ours, equalities that follow from "
             "the equations, and statements of others who repeated a paper; the remark says "
@@ -229,7 +253,9 @@ def _published(claim: Claim) -> str:
     return "no number" if claim.is_papers else "-"
 
 
-def _costs(study: Study, stored: Mapping[str, Results], folder: Path) -> list[str]:
+def _costs(
+    study: Study, stored: Mapping[str, Results], folder: Path, texts: TextsOnce, place: str
+) -> list[str]:
     """One line per scale with results: the number of cells, the seconds that they took, and what was reduced."""
     lines = []
     for name, results in stored.items():
@@ -239,9 +265,9 @@ def _costs(study: Study, stored: Mapping[str, Results], folder: Path) -> list[st
         estimated = estimates(folder / study.name / name)
         line = f"Scale {name}: {cost_of(scale, results, estimated)}"
         if scale.reduced:
-            line += f" Reduced: {scale.reduced}."
+            line += " " + texts.once(f"Reduced: {scale.reduced}.", place)
         if scale.unlike:
-            line += f" Shown to change results: {scale.unlike}."
+            line += " " + texts.once(f"Shown to change results: {scale.unlike}.", place)
         lines += [line, ""]
     return lines
 
