@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 LIGHT := .venv-light
 
-.PHONY: help demo test test-studies test-all test-fast explore gpu package light lint types check docs docs-serve clean
+.PHONY: help demo test test-slow test-studies test-all explore gpu package light lint types check docs docs-serve clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -19,17 +19,17 @@ demo: $(READY)  ## compare methods on the patients of four hospitals and on digi
 	$(BIN)/unalike compare --config examples/hospitals.toml --out $(OUT)/hospitals
 	$(BIN)/unalike compare --config examples/digits.toml --out $(OUT)/digits
 
-test: $(READY)  ## run the tests, except whole federations over sockets or killed many times (twelve minutes more), whole studies and most pairs of methods
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not (network and slow) and not study and not exhaustive"
+test: $(READY)  ## run the tests that take a few seconds each (less than twenty minutes on two cores)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not study and not exhaustive"
+
+test-slow: $(READY)  ## run the long tests: kills, pretended devices, pages of the documentation, and joined, swept and raced comparisons
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "slow and not network and not study and not exhaustive"
 
 test-studies: $(READY)  ## run every study at its smallest scale
 	$(BIN)/python -m pytest -n $(WORKERS) -m study studies/tests
 
-test-all: $(READY)  ## run every test
+test-all: $(READY)  ## run every test: also whole federations over sockets, whole studies and all pairs of methods
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-
-test-fast: $(READY)  ## run the tests that are not marked slow
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 explore: $(READY)  ## draw new examples for the property tests (`make test` always draws the same), and print how to repeat a failure
 	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=explore

@@ -18,6 +18,8 @@ from unalike.dashboard.state import Followed
 from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import RunDirectory
 
+pytestmark = pytest.mark.slow
+
 MODEL = "mlp(hidden=(8,))"
 METHODS = ["fedavg", "fedprox(mu=0.1)", "scaffold"]
 

@@ -11,6 +11,8 @@ import pytest
 import unalike as ua
 from unalike.comparison.earlier_reports import earlier_reports
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["fedavg", "fedprox(mu=0.1)"]
 WRITES = {os: ("replace", "unlink", "rename"), shutil: ("copy2",)}
 """What changes files, by module."""

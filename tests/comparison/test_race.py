@@ -18,6 +18,8 @@ from unalike.comparison.racing.race_budget import RaceBudget
 from unalike.comparison.racing.short_list import NEVER_DROPPED, SHORT_LIST
 from unalike.methods.part import registry
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FROZEN = "fedavg + clip(norm=0.000001)"
 """A method that learns nothing, and so is shown to be worse under a few seeds."""

@@ -16,6 +16,8 @@ from unalike.metrics.columns import TIMES
 from unalike.reporting.charts import matplotlib_figures, plotly_figures
 from unalike.reporting.pages import figures
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["fedavg", "fedprox(mu=0.1)"]
 
 

@@ -17,6 +17,8 @@ import unalike as ua
 from unalike.comparison.standings import planned
 from unalike.dashboard.server import followed_folder
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["fedavg", "fedadam"]
 
 

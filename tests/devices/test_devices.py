@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("file", ["on_devices.py", "sites_on_devices.py"])
 def test_suites_pass_on_pretended_devices(file):

@@ -163,6 +163,7 @@ def played(spec, executor, **more):
     )
 
 
+@pytest.mark.slow
 def test_worker_run_equals_single_process_run():
     for spec in ("scaffold", "ditto + fedlws"):
         alone = played(spec, "loop", participation=0.7)
@@ -485,6 +486,7 @@ except ua.UnalikeError as error:
 """
 
 
+@pytest.mark.slow
 def test_torchrun_script_gets_all_personal_models_and_refuses_second_run(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     output = said(tmp_path, *TORCHRUN, "script.py")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HELPERS = Path(__file__).parents[1] / "helpers"
 
 
@@ -29,19 +31,16 @@ def test_few_kills_give_same_run():
     )
 
 
-@pytest.mark.slow
 @pytest.mark.network
 def test_fifty_random_kills_give_same_run():
     said = killing("moments", "0", "50", "scaffold + ditto", "fedconcat", "ifca(clusters=2)")
     assert int(said.split()[0]) >= 50
 
 
-@pytest.mark.slow
 def test_kills_around_every_write_give_same_run():
     assert "all as undisturbed" in killing("writes", "scaffold + ditto")
 
 
-@pytest.mark.slow
 def test_site_kills_give_same_run():
     assert "as undisturbed" in killing("sites", "0", "20", "scaffold + ditto")
 
@@ -57,7 +56,6 @@ def test_kills_of_coordinator_and_sites_with_secure_aggregation_give_same_run():
     assert "all as undisturbed" in killing("moments", "3", "3", "secure scaffold")
 
 
-@pytest.mark.slow
 @pytest.mark.network
 def test_many_kills_with_secure_aggregation_give_same_run():
     assert "all as undisturbed" in killing("moments", "1", "8", "secure scaffold + ditto")

@@ -392,6 +392,7 @@ def test_join_table_with_target(tmp_path):
     assert shown.returncode == 0 and "leaves  update" in shown.stdout, shown.stderr
 
 
+@pytest.mark.slow
 def test_init_refuses_columns_that_tell_people_apart(tmp_path):
     table = pd.DataFrame(
         {
@@ -425,6 +426,7 @@ def test_join_wrong_schema_and_too_many_samples_are_refused(tmp_path):
     assert other.returncode == 2 and "expected" in other.stderr
 
 
+@pytest.mark.slow
 def test_init_makes_folder_and_refuses_mistakes(tmp_path):
     words = [
         "federation",

@@ -31,14 +31,7 @@ from page_blocks import (
 
 from unalike.cli import app, main
 
-SLOW = {
-    "docs/questions/learning_rate.md",
-    "docs/questions/seeds.md",
-    "docs/how_to/stored_folders.md",
-    "docs/how_to/track.md",
-    "docs/tutorials/write_your_own_method.md",
-}
-"""Pages that take more than ten seconds."""
+pytestmark = pytest.mark.slow
 
 NOT_RUN = {
     "README.md": [
@@ -122,14 +115,11 @@ def run_page(monkeypatch, tmp_path, capsys, prepared):
     return run
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in PAGES]
-)
+@pytest.mark.parametrize("name", PAGES)
 def test_code_of_page_runs(name, run_page):
     run_page(name)
 
 
-@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize(
     "name", [name for name in PAGES if any(block.mark == "network" for block in BLOCKS[name])]
