@@ -60,4 +60,6 @@ def test_compare_decides_by_r2_and_reports_it(cli, tmp_path):
     code, text, _ = cli("report", "results", "--format", "markdown")
     [titles] = [line for line in text.splitlines() if line.startswith("| Method |")]
     assert code == 0 and "| R² |" in titles and "%" not in titles.split("|")[4]
-    assert text.startswith("Together, or alone?") and text.splitlines()[2].startswith("Gain by pooling: ")
+    assert text.startswith("Together, or alone?") and text.splitlines()[2].startswith(
+        "Gain by pooling: "
+    )
