@@ -149,7 +149,7 @@ def summary_table(comparison: Comparison) -> None:
     from unalike.reporting.client_tables import MAX_LISTED_CLIENTS, clients_of_best
     from unalike.reporting.summary_columns import summary_tables
     from unalike.reporting.tables import race as race_table
-    from unalike.reporting.together_or_alone import together_card
+    from unalike.reporting.together_or_alone import tables_of_answer, together_or_alone
     from unalike.reporting.wording import capital
     from unalike.runtime.setup.stopping import ended_early
     from unalike.statistics.scores import scoring_rule
@@ -158,9 +158,9 @@ def summary_table(comparison: Comparison) -> None:
     content = comparison.content()
     findings = comparison.findings
     rule = f"{scoring_rule(content.rounds, content.columns)}, compared with {facts.baseline}"
-    card = together_card(content)
-    if card is not None:
-        _answer_table(f"{card.question} {card.verdict}", card.key_facts)
+    together = together_or_alone(content)
+    if together is not None:
+        _answer_table(together.answer, together.key_facts)
     _answer_table(findings.answer, findings.key_facts)
     for table in summary_tables(content):
         title = f"{table.caption}: {rule}" if table.caption else capital(rule)
@@ -168,8 +168,8 @@ def summary_table(comparison: Comparison) -> None:
     for table in clients_of_best(content):
         tables(table.columns, table.texts, table.caption, table.words)
     further = [race_table(content, {})]
-    if card is not None:
-        further = [*card.tables, *further]
+    if together is not None:
+        further = [*tables_of_answer(content, together), *further]
     for found in further:
         if found is not None and len(found.rows) <= MAX_LISTED_CLIENTS:
             tables(found.columns, found.texts, found.caption, found.words)

@@ -19,7 +19,7 @@ from unalike.reporting.charts.palette import looks
 from unalike.reporting.client_tables import client_tables
 from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import findings
-from unalike.reporting.together_or_alone import together_card
+from unalike.reporting.together_or_alone import tables_of_answer, together_or_alone
 
 
 def render(content: ReportContent) -> str:
@@ -74,10 +74,11 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "method has a model: 'clients' is the shared model, 'personal' the clients' own"
         )
     protocols = content.protocols_with_tables
+    together = together_or_alone(content)
     return {
         "content": content,
         "looks": style,
-        "together": together_card(content),
+        "together": together,
         "found": findings(content),
         "panels": {
             "differences": panels.differences(content, style),
@@ -99,6 +100,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             "effects": [tables.effects(content, protocol, style) for protocol in protocols],
             "clients": client_tables(content) or [tables.single_clients(content, style)],
             "risks": risk_panels.risk_table(content, style),
+            "together": [] if together is None else tables_of_answer(content, together),
             "race": tables.race(content, style),
             "partition": tables.names_and_values("The partition of the data", content.partition),
             "costs": tables.costs(content, style),

@@ -11,7 +11,7 @@ from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import epsilons, findings
 from unalike.reporting.html import fill
 from unalike.reporting.table import Table, interval, number, rows, words
-from unalike.reporting.together_or_alone import together_card
+from unalike.reporting.together_or_alone import together_or_alone
 from unalike.statistics.client_scores import MEAN, POOLED
 from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
 
@@ -28,7 +28,7 @@ def render(content: ReportContent) -> str:
     return fill(
         "summary.html.j2",
         title=content.title,
-        together=together_card(content),
+        together=together_or_alone(content),
         decision=content.decision,
         clients=None if clients is None else _table(content, clients),
         about=_about(content),

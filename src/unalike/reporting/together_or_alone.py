@@ -98,9 +98,14 @@ class TogetherOrAlone:
     client_noun: str
 
     @property
+    def question(self) -> str:
+        """The question that the verdict answers, for a heading."""
+        return QUESTION
+
+    @property
     def answer(self) -> str:
         """The question and its answer in one line."""
-        return f"{QUESTION} {self.verdict}"
+        return f"{self.question} {self.verdict}"
 
     @property
     def key_facts(self) -> list[KeyFact]:
@@ -387,24 +392,7 @@ def client_gain_table(found: TogetherOrAlone) -> Table | None:
     return Table.of("Each client alone, and all data pooled", columns, found.clients)
 
 
-@dataclass(frozen=True)
-class TogetherCard:
-    """The answer as the pages show it, under the question as its heading."""
-
-    question: str
-    verdict: str
-    key_facts: Sequence[KeyFact]
-    tables: Sequence[Table | None]
-
-
-def together_card(content: ReportContent) -> TogetherCard | None:
-    """The answer with its key facts and tables; None where there is no answer."""
-    found = together_or_alone(content)
-    if found is None:
-        return None
-    return TogetherCard(
-        question=QUESTION,
-        verdict=found.verdict,
-        key_facts=found.key_facts,
-        tables=[reference_table(content), client_gain_table(found)],
-    )
+def tables_of_answer(content: ReportContent, found: TogetherOrAlone) -> list[Table]:
+    """The tables behind the answer: the fitted references, and the clients that are judged."""
+    tables = (reference_table(content), client_gain_table(found))
+    return [table for table in tables if table is not None]
