@@ -123,6 +123,12 @@ def refusals(monkeypatch):
     return lambda: {graphs.refused for graphs in made if graphs.recorder.device.type == "cuda"}
 
 
+@pytest.fixture
+def float32(monkeypatch):
+    """Convolutions round to float32: the rounding of TF32 depends on the kernel that is chosen."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize(
     "name",
@@ -131,11 +137,8 @@ def refusals(monkeypatch):
     ),
 )
 @pytest.mark.parametrize("module", ["mlp(hidden=(6,))", "cnn(channels=(3, 4))"])
-def test_replayed_steps_equal_plain_ones(name, executor, module, refusals, monkeypatch):
+def test_replayed_steps_equal_plain_ones(name, executor, module, refusals, monkeypatch, float32):
     """Four rounds, in which the learning rate falls: graphs are recorded anew."""
-    monkeypatch.setattr(
-        torch.backends.cudnn, "allow_tf32", False
-    )  # its rounding depends on the kernel that is chosen
     work = {"momentum": 0.9, "schedule": 0.9}
     recorded = train(name, DEVICE, executor, module, work, rounds=4)
     assert refusals() == {None}
@@ -159,14 +162,12 @@ class Dropped(nn.Module):
 
 
 def test_replayed_dropout_draws_the_numbers_of_plain_steps(refusals, monkeypatch):
-    recorded = train("fedavg", DEVICE, "loop", Dropped(), rounds=3)
+    module = Dropped()
+    recorded = train("fedavg", DEVICE, "loop", module, rounds=3)
     assert refusals() == {None}
     monkeypatch.setattr(CudaRecorder, "refused", "not here")
-    for params, wanted in zip(
-        models_of(recorded),
-        models_of(train("fedavg", DEVICE, "loop", Dropped(), rounds=3)),
-        strict=True,
-    ):
+    plain = train("fedavg", DEVICE, "loop", module, rounds=3)
+    for params, wanted in zip(models_of(recorded), models_of(plain), strict=True):
         torch.testing.assert_close(params, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -183,13 +184,35 @@ class Scaled(nn.Module):
 
 
 def test_steps_that_wait_for_the_device_are_not_recorded(refusals):
-    assert_close(
-        train("fedavg", DEVICE, "loop", Scaled()),
-        train("fedavg", "cpu", "loop", Scaled()),
-        DISTANCE,
-    )
+    module = Scaled()
+    on_device = train("fedavg", DEVICE, "loop", module)
+    assert_close(on_device, train("fedavg", "cpu", "loop", module), DISTANCE)
     [reason] = refusals()
     assert "waits for the device" in reason
+
+
+class Awaited(nn.Module):
+    """A linear layer after dropout, between which the host waits for the device: recording fails only when it is tried."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(64, 3)
+
+    def forward(self, x):
+        x = self.drop(x.flatten(1))
+        torch.cuda.synchronize()
+        return self.head(x)
+
+
+def test_random_numbers_are_drawn_after_failed_recording(refusals, monkeypatch):
+    module = Awaited()
+    attempted = train("fedavg", DEVICE, "loop", module, rounds=3)
+    [reason] = refusals()
+    assert "captur" in reason
+    monkeypatch.setattr(CudaRecorder, "refused", "not here")
+    plain = train("fedavg", DEVICE, "loop", module, rounds=3)
+    for params, wanted in zip(models_of(attempted), models_of(plain), strict=True):
+        torch.testing.assert_close(params, wanted, rtol=1e-4, atol=1e-6)
 
 
 CASES = [
@@ -216,7 +239,7 @@ CASES = [
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 @pytest.mark.parametrize("case", CASES)
-def test_model_and_solver_on_cuda_equal_cpu_after_resuming(executor, case, tmp_path):
+def test_model_and_solver_on_cuda_equal_cpu_after_resuming(executor, case, tmp_path, float32):
     """Three rounds, the last one resumed from a checkpoint."""
     case = {"method": "fedavg"} | case
     for rounds in (2, 3):

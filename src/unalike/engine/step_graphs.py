@@ -117,11 +117,17 @@ class CudaRecorder:
     def capture(self, function: Callable[[], None]) -> Callable[[], None]:
         """A function that launches again what `function` launches; nothing is computed yet."""
         graph = torch.cuda.CUDAGraph()
-        with (
-            torch.cuda.graph(graph, capture_error_mode="thread_local", **self._place),
-            _without_garbage_collection(),
-        ):
-            function()
+        recording = torch.cuda.graph(graph, capture_error_mode="thread_local", **self._place)
+        try:
+            # garbage is collected only after the recording has ended
+            with _without_garbage_collection(), recording:
+                function()
+        except Exception:
+            # the generator would wait for the end of the failed recording for ever; a copy of it does not
+            self.generator.graphsafe_set_state(self.generator.clone_state())
+            raise
+        # a recording sets the offset of the graph's random numbers on its own stream, a replay on this one
+        torch.cuda.current_stream(self.device).wait_stream(self._place["stream"])
         return graph.replay
 
 
