@@ -95,7 +95,7 @@ def _ratio(what: str, factor: float, data: Results, name: str, precision: str = 
     return Row(
         what,
         target,
-        f"{gain:.1f}x ({1e3 * mine[1]:.1f} ms, {mine[0]}; {1e3 * other:.0f} ms)",
+        f"{gain:.1f}x ({mine[0]})",
         gain >= factor,
     )
 
@@ -334,10 +334,8 @@ def markdown(results: Results) -> str:
         "",
         "![Time of a round of FedAvg beside the alternatives, for four models](images/benchmarks.png)",
         "",
-        "This page answers: how fast is training, beside a plain PyTorch loop and beside other libraries?",
-        "[The page on the engine](engine.md#gpus) says what ran on a GPU.",
-        "Generated from `benchmarks/results.json` by `python benchmarks/targets.py --render --docs docs/benchmarks.md`.",
-        "Ratios within one run carry over to other machines better than times do.",
+        "How fast is training, beside a plain PyTorch loop and beside other libraries? Ratios carry over to other machines better",
+        "than times do. `python benchmarks/targets.py --render --docs docs/benchmarks.md` writes this page from `benchmarks/results.json`.",
         "",
         *(_machine(measured) for measured in results.values()),
         "",
@@ -345,12 +343,12 @@ def markdown(results: Results) -> str:
         "",
         *_targets({name: rows(measured) for name, measured in results.items()}),
         "",
-        "- If several of our settings were measured, the fastest one counts and is named.",
+        "- The fastest of our settings counts and is named.",
         "- The read limit is the time to sum the stacked updates once.",
         '- "Outside the steps": compared with the same steps in plain torch.',
         "- Server memory is what a run adds to a process that has loaded torch and numba.",
-        "- A round is the median of the rounds after the first. The tables below have its milliseconds, and how many times as",
-        "  fast as the bare loop on one thread it is.",
+        "- The tables below have the milliseconds of a round (median of those after the first), and how many times as fast as the",
+        "  bare loop on one thread it is.",
     ]
     for name, work in WORKLOADS.items():
         found = {cpu: m["sections"][name] for cpu, m in results.items() if name in m["sections"]}
@@ -437,6 +435,7 @@ def _auto(section: Results) -> list[str]:
         "Regret of `auto`: time of the executor that it chooses over that of the fastest, less 1; by the rule for short runs (of",
         "one process), and as measured for long ones. Plain torch: one process with all threads, or two with one each, whichever",
         "is faster.",
+        f"{len(section['data'])} cases were measured; those in which `auto` chooses the fastest executor both times are left out.",
         "",
         "| network | clients | `loop` | `batched` | 2 workers | plain torch | rule: regret | long run: regret | plain / `auto` |",
         "| :-- | :-- | --: | --: | --: | --: | :-- | :-- | --: |",
@@ -453,10 +452,13 @@ def _auto(section: Results) -> list[str]:
             f"{1e3 * s:.0f}" if s and s >= 0.01 else f"{1e3 * s:.1f}" if s else "cannot"
             for s in (*ours, plain)
         ]
-        choices = [
-            f"`{name}`: {max(0, seconds[name] / least[how] - 1):.0%}"
+        regrets = {
+            how: f"{max(0, seconds[name] / least[how] - 1):.0%}"
             for how, name in row["choices"].items()
-        ]
+        }
+        if set(regrets.values()) == {"0%"}:
+            continue
+        choices = [f"`{name}`: {regrets[how]}" for how, name in row["choices"].items()]
         clients = f"{row['clients']}{', one core busy' if row['busy'] else ''}"
         of_plain = f"{plain / seconds[row['choices']['measured']]:.1f}x"
         lines.append(f"| {' | '.join([row['network'], clients, *shown, *choices, of_plain])} |")
