@@ -139,44 +139,46 @@ FAMILIES = {
 ESCAPED = {"_": "\\_", "*": "\\*", "<": "&lt;"}
 
 
-def index(entries: dict[str, method_guide.Entry]) -> str:
+def index(entries: dict[str, method_guide.Entry], places: dict[str, str]) -> str:
     families = [
         f"## [{family.title}]({page}.md)\n\n{family.intro}\n\n{table([entries[n] for n in family.names], page)}"
         for page, family in FAMILIES.items()
     ]
-    return "\n\n".join([INDEX.strip(), *families, MORE.strip(), NOTE]) + "\n"
+    names = [name for name, e in entries.items() if e.down == e.down]
+    more = [combinations(names), parts_table(places, {*entries})]
+    return "\n\n".join([INDEX.strip(), *families, *more, NOTE]) + "\n"
 
 
 INDEX = """
 # Methods
 
-This page answers: which methods are there, and what does each send and keep? Methods can be added: `"fedprox(mu=0.1) + lws"`.
-[What each family does](../explanation/remedies.md) helps to choose; `unalike list methods NAME` prints one entry.
+Which methods are there, and what does each send and keep? [What each family does](../explanation/remedies.md) helps to choose;
+`unalike list methods NAME` prints one. Methods can be added, `"fedprox(mu=0.1) + lws"`, but [not all](#which-methods-combine).
+You can [write your own](../tutorials/write_your_own_method.md), also [of several stages](../plans.md).
 
-*Down* and *up* are what a client receives and sends in a round, *server* and *client* what each of them keeps between rounds.
-The unit is the model (its number of parameters).
+In a round of FedAvg the model goes down and up; server and client keep nothing between rounds. *Sent and kept* says what differs,
+in units of the model (its number of parameters): *down*, *up*, at the *server*, at the *client*.
 """
-MORE = """
-## More
-
-- [Which methods combine](combinations.md)
-- [All parts](parts.md) that methods are made of
-- [Methods of several stages](../plans.md), and how to write one
-- [Write your own method](../tutorials/write_your_own_method.md)
-"""
+TRAFFIC_OF_FEDAVG = {"down": "1", "up": "1", "server": "0", "client": "0"}
 
 
 def table(entries: list[method_guide.Entry], page: str) -> str:
-    rows = [
-        "| method | paper | down | up | server | client | needs |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
+    rows = ["| method | paper | sent and kept | needs |", "|---|---|---|---|"]
     for e in entries:
-        numbers = " | ".join(method_guide.units(v) for v in (e.down, e.up, e.server, e.client))
         rows.append(
-            f"| [`{e.name}`]({page}.md#{e.name}) | {e.source} | {numbers} | {', '.join(e.needs)} |"
+            f"| [`{e.name}`]({page}.md#{e.name}) | {e.source} | {traffic(e)} | {', '.join(e.needs)} |"
         )
     return "\n".join(rows)
+
+
+def traffic(entry: method_guide.Entry) -> str:
+    """What a method sends and keeps in units of the model, where it differs from FedAvg; nothing is known of plans."""
+    if entry.down != entry.down:
+        return ""
+    found = {name: method_guide.units(getattr(entry, name)) for name in TRAFFIC_OF_FEDAVG}
+    return ", ".join(
+        f"{name} {value}" for name, value in found.items() if value != TRAFFIC_OF_FEDAVG[name]
+    )
 
 
 def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[str, str]) -> str:
@@ -186,7 +188,7 @@ def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[
         "\n\n".join(
             [
                 f"# {family.title}",
-                f"This page answers: what do these methods compute? {family.intro} {when}",
+                f"{family.intro} {when}",
                 *(section(page, entries[n], places) for n in family.names),
                 NOTE,
             ]
@@ -196,42 +198,53 @@ def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[
 
 
 def combinations(names: list[str]) -> str:
-    """The page of the pairs that are refused. Methods that exclude the same ones, and each other, share a row."""
+    """The pairs that are refused, each once. Methods that exclude the same ones, and each other, share a row."""
+    refused = {a: refused_beside(a, names) for a in names}
+    alone = [name for name in names if len(refused[name]) == len(names) - len([name, "fedavg"])]
     rows: dict[frozenset[str], list[str]] = {}
-    for a in names:
-        refused = {b for b in names if b != a and method_guide.combines(a, b) is not None}
-        if refused:
-            rows.setdefault(frozenset(refused | {a}), []).append(a)
+    for a, others in refused.items():
+        others = others - {*alone}
+        if others and a not in alone:
+            rows.setdefault(frozenset(others | {a}), []).append(a)
     lines = ["| of these, one at most | and none of these beside it |", "|---|---|"]
+    listed: set[str] = set()
     for excluded, together in rows.items():
-        others = sorted(excluded - {*together})
-        lines.append(f"| {_listed(together)} | {_listed(others)} |")
+        others = sorted(excluded - {*together} - listed)
+        if others or len(together) > 1:
+            lines.append(f"| {_listed(together)} | {_listed(others)} |")
+        listed |= {*together}  # their pairs are in the table
     head = (
-        "# Which methods combine\n\nThis page answers: which two methods cannot be added? Mostly both replace the same thing, such "
-        "as the aggregator or the personal model. All other pairs can be added; a refusal names its reason."
+        "## Which methods combine\n\nAll pairs but these, which mostly replace the same thing, such as the aggregator or the "
+        f"personal model; a refusal names its reason. {_listed(alone)} stands alone."
     )
-    return "\n\n".join([head, "\n".join(lines), NOTE]) + "\n"
+    return "\n\n".join([head, "\n".join(lines)])
+
+
+def refused_beside(name: str, names: list[str]) -> set[str]:
+    return {b for b in names if b != name and method_guide.combines(name, b) is not None}
 
 
 def _listed(names: list[str]) -> str:
     return " ".join(f"`{name}`" for name in names)
 
 
-def parts_page(places: dict[str, str]) -> str:
-    """Each part with the method that describes it; for those that no method has, the first sentence of their docstring."""
+def parts_table(places: dict[str, str], methods: set[str]) -> str:
+    """Each part that is no method by its own name, with the method that describes it, or the first sentence of its docstring."""
     rows = ["| part | described at |", "|---|---|"]
     for name in method_guide.parts():
+        if name in methods:
+            continue
         if name in places:
             text = f"[{places[name].partition('#')[2]}]({places[name]})"
         else:
             first, _, _ = documentation(registry[name]).partition("\n\n")
             text = as_text(first).replace("\n", " ").replace("|", "\\|")
-        rows.append(f"| `{registry.usage(name)}` | {text} |")
+        rows.append(f"| `{name}` | {text} |")
     head = (
-        "# All parts\n\nThis page answers: which parts are there, by their names in spec text, and where are formula, source and "
-        "limit case of each? `unalike list methods NAME` prints them, too."
+        "## Parts with other names\n\nMethods are made of parts, which spec text can name. `unalike list methods NAME` prints the "
+        "options of each."
     )
-    return "\n\n".join([head, "\n".join(rows), NOTE]) + "\n"
+    return "\n\n".join([head, "\n".join(rows)])
 
 
 def places_of_parts(entries: dict[str, method_guide.Entry]) -> dict[str, str]:
@@ -278,13 +291,8 @@ def pages() -> dict[str, str]:
         raise ValueError(
             f"in no family or in two: {sorted({*placed} ^ {*entries})}; change FAMILIES in docs/make_methods.py"
         )
-    adding = [name for name, e in entries.items() if e.down == e.down]
     places = places_of_parts(entries)
-    made = {
-        "index.md": index(entries),
-        "combinations.md": combinations(adding),
-        "parts.md": parts_page(places),
-    }
+    made = {"index.md": index(entries, places)}
     return made | {f"{page}.md": family_page(page, entries, places) for page in FAMILIES}
 
 
