@@ -334,8 +334,8 @@ def markdown(results: Results) -> str:
         "",
         "![Time of a round of FedAvg beside the alternatives, for four models](images/benchmarks.png)",
         "",
-        "How fast is training, beside a plain PyTorch loop and beside other libraries? Ratios carry over to other machines better",
-        "than times do. `python benchmarks/targets.py --render --docs docs/benchmarks.md` writes this page from `benchmarks/results.json`.",
+        "How fast is training, beside a plain PyTorch loop and other libraries? Ratios carry over to other machines better than times.",
+        "`python benchmarks/targets.py --render --docs docs/benchmarks.md` makes this page of `benchmarks/results.json`.",
         "",
         *(_machine(measured) for measured in results.values()),
         "",
@@ -347,12 +347,8 @@ def markdown(results: Results) -> str:
         "- The read limit is the time to sum the stacked updates once.",
         '- "Outside the steps": compared with the same steps in plain torch.',
         "- Server memory is what a run adds to a process that has loaded torch and numba.",
-        "- The tables below have the milliseconds of a round (median of those after the first), and how many times as fast as the",
-        "  bare loop on one thread it is.",
     ]
-    for name, work in WORKLOADS.items():
-        found = {cpu: m["sections"][name] for cpu, m in results.items() if name in m["sections"]}
-        lines += ["", f"## {work.text}", "", *_workload(found)] if found else []
+    lines += ["", "## Rounds", "", *_rounds(results)]
     found = {cpu: m["sections"]["auto"] for cpu, m in results.items() if "auto" in m["sections"]}
     lines += ["", "## The choice of auto", ""] if found else []
     for cpu, section in found.items():
@@ -481,16 +477,26 @@ def _targets(found: dict[str, list[Row]]) -> Iterator[str]:
         yield f"| {what} | {target} | {text} |"
 
 
-def _workload(found: dict[str, Results]) -> list[str]:
-    """Milliseconds of a round of each contender on each machine, and how many times as fast as the bare loop there."""
-    lines = [f"| | {' | '.join(found)} |", "| :-- |" + " --: |" * len(found)]
-    measured = [section["data"] for section in found.values()]
-    seconds: dict[str, list[float]] = {}
-    for data in measured:
-        for name, runs in data.items():
-            seconds.setdefault(name, []).append(_middle(runs) or float("inf"))
-    for name in sorted(seconds, key=lambda name: min(seconds[name])):
-        lines.append(f"| {name} | {' | '.join(_speed(data, name) for data in measured)} |")
+def _rounds(results: Results) -> list[str]:
+    """Milliseconds of a round of each contender on each workload, and how many times as fast as the bare loop there."""
+    measured = {
+        work.text: (cpu, machine["sections"][name]["data"])
+        for cpu, machine in results.items()
+        for name, work in WORKLOADS.items()
+        if name in machine["sections"]
+    }  # of the last machine that has measured the workload
+    contenders = dict.fromkeys(name for _, data in measured.values() for name in data)
+    titles = [f"{text}; {cpu}" for text, (cpu, _) in measured.items()]
+    lines = [
+        "Milliseconds of a round (median of those after the first), and how many times as fast as the bare loop on one thread.",
+        "",
+        f"| | {' | '.join(titles)} |",
+        "| :-- |" + " --: |" * len(titles),
+    ]
+    for name in contenders:
+        lines.append(
+            f"| {name} | {' | '.join(_speed(data, name) for _, data in measured.values())} |"
+        )
     return lines
 
 
