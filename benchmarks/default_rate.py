@@ -1,6 +1,6 @@
 """Measures which local learning rate serves as the default, with every other option at its default, on the embedded data.
 
-python benchmarks/default_rate.py            # prints the tables behind docs/decisions/0007-one-declaration-an-option.md
+python benchmarks/default_rate.py            # prints the tables behind docs/decisions.md
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def markdown(results: Results) -> str:
         "",
         "![Time of a round of FedAvg beside the alternatives, for four models](images/benchmarks.png)",
         "",
-        "How fast is training, beside a plain PyTorch loop and other libraries? Ratios carry over to other machines better than times.",
+        "How fast is training, beside a plain PyTorch loop and other libraries? Ratios carry over to other machines, times less.",
         "`python benchmarks/targets.py --render --docs docs/benchmarks.md` makes this page of `benchmarks/results.json`.",
         "",
         *(_machine(measured) for measured in results.values()),
