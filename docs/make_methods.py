@@ -15,14 +15,10 @@ NOTE = "This page is written from the docstrings by `docs/make_methods.py`."
 
 
 class Family(NamedTuple):
-    """A page of the gallery: its title, what its methods have in common, and their names.
-
-    `section` is the section of the page of remedies that says when the family helps.
-    """
+    """A page of the gallery: its title, what its methods have in common, and their names."""
 
     title: str
     intro: str
-    section: str
     names: tuple[str, ...]
 
 
@@ -31,31 +27,26 @@ FAMILIES = {
         "Averaging and references",
         "The baseline that everything is compared with, and references that are no candidates: they show what pooled data, "
         "no communication, or perfect knowledge of the clients would give.",
-        "references",
         ("fedavg", "fedsgd", "local_only", "centralised", "cluster_oracle"),
     ),
     "local_objectives": Family(
         "Local objectives",
         "Each client's loss gets a further term or another form, so that local training stays useful for all.",
-        "local-objectives",
         ("fedprox", "feddyn", "moon", "fedntd", "fedgen", "balanced_softmax", "feature_alignment"),
     ),
     "drift": Family(
         "Corrections and normalized updates",
         "The clients' gradients are corrected, or their updates are divided by their local progress.",
-        "corrections-of-the-gradient",
         ("scaffold", "feddc", "fednova", "fedmix"),
     ),
     "exact": Family(
         "Exact fits",
         "Linear and logistic models, fitted as if the samples were pooled, with standard errors.",
-        "exact-fits",
         ("newton",),
     ),
     "server": Family(
         "Server optimizers and shrinking",
         "The combined update is changed before it is applied: by an optimizer on the server, or by shrinking weights.",
-        "server-optimizers",
         (
             *("fedavgm", "fedadam", "fedyogi", "fedadagrad"),
             *("lws", "fedlws", "fixed_shrink", "learned_shrinking", "awd", "adadecay"),
@@ -64,13 +55,11 @@ FAMILIES = {
     "aggregation": Family(
         "Weights and aggregation rules",
         "The weighted mean is replaced by other weights or another rule.",
-        "weights-and-aggregation-rules",
         ("uniform", "feddisco", "ldawa", "fedlama", "fedsa", "fedpake", "fedlaw", "feddf"),
     ),
     "robust": Family(
         "Robust aggregation",
         "Rules that bound the influence of single clients, against hostile or broken ones.",
-        "robust-aggregation",
         (
             *(
                 "median",
@@ -88,7 +77,6 @@ FAMILIES = {
         "Attacks",
         "What malicious clients of a simulation do, to be added to a method and a defence: `fedavg + median + alie(share=0.2)`. "
         "The clients are drawn from the seed, the same ones for every attack; scores are those of the others.",
-        "attacks",
         (
             *(
                 "label_flip",
@@ -105,7 +93,6 @@ FAMILIES = {
     "personal": Family(
         "Personal models",
         "Each client is evaluated with a model of its own.",
-        "personal-models",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
@@ -114,13 +101,11 @@ FAMILIES = {
     "stages": Family(
         "Plans of several stages",
         "Remedies that train several models, ask the clients questions, or calibrate a model afterwards.",
-        "groups-of-clients",
         ("ifca", "clustered", "fedconcat", "ccvr", "fedetf", "data_sharing", "diagnosis"),
     ),
     "messages": Family(
         "Compression, noise, fixed parameters",
         "Parts to be added to other methods: they save bytes, bound or disturb what is sent, or fix a part of the model.",
-        "smaller-messages-and-noise",
         (
             "clip",
             "topk",
@@ -183,7 +168,7 @@ def traffic(entry: method_guide.Entry) -> str:
 
 def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[str, str]) -> str:
     family = FAMILIES[page]
-    when = f"[When it helps, and when it cannot](../explanation/remedies.md#{family.section})."
+    when = "[When it helps, and when it cannot](../explanation/remedies.md)."
     return (
         "\n\n".join(
             [
