@@ -115,20 +115,8 @@ def test_the_page_on_local_statistics_has_our_scores_beside_the_printed_ones():
         assert f"| {' | '.join([method, *row])} |" in page, method
 
 
-def test_the_page_on_local_statistics_has_the_scores_of_federated_training_and_of_characters():
+def test_the_page_on_local_statistics_has_the_scores_of_characters():
     page = (ROOT / "docs/explanation/local_statistics.md").read_text()
-    linear, logistic = (
-        _rows("local-statistics-federated-linear"),
-        _rows("local-statistics-federated-logistic"),
-    )
-    head = next(
-        line
-        for line in page.splitlines()
-        if line.startswith("| model | linear, 3 clusters: rmse | linear")
-    )
-    rows = _table("local_statistics", head)
-    assert len(rows) == 11
-    assert rows == {method: [*linear[method], *logistic[method]] for method in rows}
     characters = _rows("local-statistics-table1", published=True)
     assert len(characters) == 9
     for method, scores in characters.items():
