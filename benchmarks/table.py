@@ -342,7 +342,6 @@ def markdown(results: Results) -> str:
         "## Targets",
         "",
         *_targets({name: rows(measured) for name, measured in results.items()}),
-        "",
         "- The fastest of our settings counts and is named.",
         "- The read limit is the time to sum the stacked updates once.",
         '- "Outside the steps": compared with the same steps in plain torch.',
@@ -467,14 +466,27 @@ def _machine(measured: Results) -> str:
 
 
 def _targets(found: dict[str, list[Row]]) -> Iterator[str]:
-    """The target table with one column per machine."""
-    yield f"| | target | {' | '.join(found)} |"
-    yield f"| :-- | :-- |{' :-- |' * len(found)}"
-    targets = {row.what: row.target for column in found.values() for row in column}
-    for what, target in targets.items():
-        cells = [next((r for r in column if r.what == what), None) for column in found.values()]
-        text = " | ".join("-" if r is None else f"{r.verdict}: {_cell(r.found)}" for r in cells)
-        yield f"| {what} | {target} | {text} |"
+    """The target table: of each target what the newest machine found that has measured it, by name if it is not the newest."""
+    yield "| | target | found |"
+    yield "| :-- | :-- | :-- |"
+    newest = next(reversed(found), "")
+    kept: dict[str, tuple[str, Row]] = {}
+    for cpu, column in found.items():
+        for row in column:
+            if row.passed is not None or row.what not in kept:
+                kept[row.what] = cpu, row
+    for what, (cpu, row) in kept.items():
+        machine = "" if cpu == newest else f" ({cpu})"
+        yield f"| {what} | {row.target} | {row.verdict}: {_cell(row.found)}{machine} |"
+    yield ""
+    for cpu, column in found.items():
+        missed = [
+            f"{row.what} ({row.found.partition(' ')[0].rstrip(',')})"
+            for row in column
+            if row.passed is False and kept[row.what][1].passed
+        ]
+        if missed:
+            yield f"- **{cpu}** misses, too: {'; '.join(missed)}."
 
 
 def _rounds(results: Results) -> list[str]:
