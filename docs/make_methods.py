@@ -11,7 +11,7 @@ from unalike.cli import method_guide
 from unalike.methods.part import registry, spec_text
 
 FOLDER = Path(__file__).with_name("methods")
-NOTE = "This page is written from the docstrings by `docs/make_methods.py`."
+NOTE = "`docs/make_methods.py` writes these pages from the docstrings."
 
 
 class Family(NamedTuple):
@@ -175,7 +175,6 @@ def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[
                 f"# {family.title}",
                 f"{family.intro} {when}",
                 *(section(page, entries[n], places) for n in family.names),
-                NOTE,
             ]
         )
         + "\n"
@@ -247,7 +246,7 @@ def places_of_parts(entries: dict[str, method_guide.Entry]) -> dict[str, str]:
 def section(page: str, e: method_guide.Entry, places: dict[str, str]) -> str:
     """A method, and those of its parts that no other place describes."""
     here = f"{page}.md#{e.name}"
-    texts = []
+    texts, elsewhere = [], []
     for part in e.parts:
         if part.name == e.name:
             continue
@@ -255,7 +254,9 @@ def section(page: str, e: method_guide.Entry, places: dict[str, str]) -> str:
         if place == here:
             texts.append(f"**`{spec_text(part)}`**\n\n{as_text(documentation(type(part)))}")
         else:
-            texts.append(f"**`{spec_text(part)}`**: see [{place.partition('#')[2]}]({place}).")
+            elsewhere.append(f"[`{spec_text(part)}`]({place})")
+    if elsewhere:
+        texts.append(f"With {', '.join(elsewhere)}.")
     return "\n\n".join(
         [f"## {e.name}", f"`{e.usage}`", as_text(documentation(registry[e.name])), *texts]
     )
