@@ -142,24 +142,23 @@ Which methods are there, and what does each send and keep? [What each family doe
 You can [write your own](../tutorials/write_your_own_method.md), also [of several stages](../plans.md).
 
 In a round of FedAvg the model goes down and up; server and client keep nothing between rounds. *Sent and kept* says what differs,
-in units of the model (its number of parameters): *down*, *up*, at the *server*, at the *client*.
+in units of the model (its number of parameters): *down*, *up*, at the *server*, at the *client*. A dash stands for plans, whose
+stages differ, and for references that no federation has.
 """
 TRAFFIC_OF_FEDAVG = {"down": "1", "up": "1", "server": "0", "client": "0"}
 
 
 def table(entries: list[method_guide.Entry], page: str) -> str:
-    rows = ["| method | paper | sent and kept | needs |", "|---|---|---|---|"]
+    rows = ["| method | sent and kept | needs |", "|---|---|---|"]
     for e in entries:
-        rows.append(
-            f"| [`{e.name}`]({page}.md#{e.name}) | {e.source} | {traffic(e)} | {', '.join(e.needs)} |"
-        )
+        rows.append(f"| [`{e.name}`]({page}.md#{e.name}) | {traffic(e)} | {', '.join(e.needs)} |")
     return "\n".join(rows)
 
 
 def traffic(entry: method_guide.Entry) -> str:
-    """What a method sends and keeps in units of the model, where it differs from FedAvg; nothing is known of plans."""
+    """What a method sends and keeps in units of the model, where it differs from FedAvg; a dash where that is no number."""
     if entry.down != entry.down:
-        return ""
+        return "-"
     found = {name: method_guide.units(getattr(entry, name)) for name in TRAFFIC_OF_FEDAVG}
     return ", ".join(
         f"{name} {value}" for name, value in found.items() if value != TRAFFIC_OF_FEDAVG[name]
