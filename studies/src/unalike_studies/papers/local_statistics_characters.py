@@ -131,6 +131,7 @@ def _on_all(method: str, other: str, text: str, expects: Expectation) -> Claim:
         mean(*gains),
         expects,
         Printed.mean(*printed_gains),
+        for_own_method=expects == Above(),
     )
 
 
@@ -146,7 +147,7 @@ def _row_gain(other: str) -> Printed:
 
 ROW_CLAIMS = (
     *(
-        Claim(text, _gain(method, other), expects, published)
+        Claim(text, _gain(method, other), expects, published, for_own_method=expects == Above())
         for text, method, other, expects, published in (
             (
                 "The conditional CNN is better than the global model",
@@ -206,6 +207,7 @@ CHARACTER_CLAIMS = (
             _gain(CNN, "global", character),
             Above(),
             _on(character, "global"),
+            for_own_method=True,
         )
         for character in LARGEST
     ),
@@ -216,6 +218,7 @@ CHARACTER_CLAIMS = (
         "The global model is worse than the conditional CNN on z, Z, 2 and i, I, 1, mean",
         _mean_gain(NAMED),
         Above(),
+        for_own_method=True,
         remark="the text names them as easily confused",
     ),
     question(
