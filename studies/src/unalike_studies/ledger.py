@@ -140,7 +140,7 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
 def _without_repeated(entries_of: Mapping[str, Sequence[Entry]]) -> dict[str, list[Entry]]:
     """The entries without those claims of papers whose numbers an earlier one has: the same runs, said twice."""
     seen: set[tuple[float, ...]] = set()
-    kept_of = {}
+    kept_of: dict[str, list[Entry]] = {}
     for name, of_study in entries_of.items():
         kept_of[name] = []
         for entry in of_study:
