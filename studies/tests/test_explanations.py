@@ -147,7 +147,7 @@ def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():
     for line in "".join((ROOT / page).read_text() for page in pages).splitlines():
         study_name = line.removeprefix("## ") if line.startswith("## ") else study_name
         if line.startswith("| ") and line.count(" | ") > 6:
-            claim, printed, ours, interval, _, _, seeds, _, verdict, *_ = line.removeprefix(
+            claim, printed, ours, interval, _, _, _, seeds, _, verdict, *_ = line.removeprefix(
                 "| "
             ).split(" | ")
             published = "-" if printed == "no number" else printed.partition(" ")[0]

@@ -22,7 +22,7 @@ from unalike_studies.claim_verdicts import LEAST_SEEDS, NOT_RUN, Above, Below, S
 from unalike_studies.claims import Claim, after_round, best, gain, mean, peak, question, score
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.ledger import CLAIMS, OVERVIEW, QUESTIONS, entries, pages, results_of
-from unalike_studies.published import Printed
+from unalike_studies.published import Printed, printed
 from unalike_studies.recorded_numbers import MEAN
 from unalike_studies.report import write_report
 from unalike_studies.result_files import ESTIMATES, FOLDER, digests, gather, read, save
@@ -405,9 +405,9 @@ def test_ledger_gives_verdicts_from_three_seeds_on(small, tmp_path):
     list(run_cells({folder: small.scale("small").cells}))
     same, better = entries(small, results_of(small, tmp_path))
     assert same.finding.verdict == "reproduced" and same.finding.mean == 0
-    assert better.finding.verdict in ("reproduced", "contradicted") and better.finding.seeds == 3
+    assert better.finding.verdict in ("reproduced", "against") and better.finding.seeds == 3
     text = pages([small], tmp_path)[CLAIMS]
-    row = "| mu = 0 is FedAvg | no number | 0 rmse | 0 to 0 | - | 0 ± 1e-06 | 3 | small | reproduced | - |"
+    row = "| mu = 0 is FedAvg | no number | 0 rmse | 0 to 0 | 0 | - | 0 ± 1e-06 | 3 | small | reproduced | - |"
     assert row in text
     assert "Scale small: 18 of 18 cells took " in text and "Reduced: everything." in text
     assert "estimated" not in text
@@ -459,14 +459,28 @@ def test_ledger_separates_claims_from_questions_and_names_what_the_verdicts_rest
         "| A larger rate is worse | 5 (5, table 1) |" in found[CLAIMS]
         and "Is a larger" not in found[CLAIMS]
     )
-    assert "| above it | above 0 | 3 | small | not reproduced here | - |" in found[CLAIMS]
+    assert "| above ours | above 0 | 3 | small | against | - |" in found[CLAIMS]
     assert (
         "| Is a larger rate better? | - |" in found[QUESTIONS]
         and "is worse" not in found[QUESTIONS]
     )
     assert "| 3 | another optimum |" in found[OVERVIEW] and "quadratic" in found[OVERVIEW]
-    honest = pages([replace(study, scales={"small": small.scale("small")})], tmp_path)[CLAIMS]
-    assert "| small | contradicted | - |" in honest and "not reproduced here" not in honest
+
+
+def test_ledger_counts_own_methods_coverage_and_repeated_claims_once(small, tmp_path):
+    number = printed("fedlws", "1", "FedAvg+LWS", "CIFAR-10", alpha=0.1)
+    quantity = gain("SGD", "FedAvg", "unequal", "rmse")
+    own = Claim("Ours is better", quantity, Below(), number, "rmse", 1, for_own_method=True)
+    again = replace(own, text="Ours is better, said again")
+    study = replace(small, claims=(own, again))
+    list(run_cells({tmp_path / small.name / "small": small.scale("small").cells}))
+    found = pages([study], tmp_path)
+    assert "Ours is better |" in found[CLAIMS] and "said again" not in found[CLAIMS]
+    own_table, _, rest = found[OVERVIEW].partition("## How much is judged?")
+    [row] = [line for line in own_table.splitlines() if line.startswith("| all |")]
+    assert sum(int(count) for count in row.strip("| ").split(" | ")[1:]) == 1
+    coverage = next(line for line in rest.splitlines() if line.startswith("| fedlws |"))
+    assert coverage.startswith("| fedlws | 1 |") and "table 1: 1 of 143" in coverage
 
 
 def test_value_after_a_round_needs_that_round_to_be_evaluated():

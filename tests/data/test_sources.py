@@ -153,8 +153,8 @@ def test_load_with_unknown_option_raises_and_lists_options(tmp_path):
         UnalikeError, match=r"mine\.npz: found target='y', but files of this kind have no options"
     ):
         load(file, target="y")
-    with pytest.raises(UnalikeError, match=r"it takes glyphs\(train=20000, test=4000, seed=0\)"):
-        load("glyphs", size=3)
+    with pytest.raises(UnalikeError, match=r"it takes emnist\(split='byclass'\)"):
+        load("emnist", size=3)
 
 
 @pytest.mark.parametrize(
@@ -218,3 +218,13 @@ def test_amazon_reviews_of_both_archives_are_equal(tmp_path):
     save(tmp_path, "amazon_reviews", y=y)
     with pytest.raises(UnalikeError, match="cannot be read as an archive of sparse rows"):
         load("amazon_reviews", tmp_path)
+
+
+def test_emnist_sample_has_all_classes_as_unequal_as_the_data_set():
+    data = load("emnist_sample")
+    counts = torch.bincount(data.train[1], minlength=62)
+    assert (data.input_shape, len(data.classes)) == ((1, 28, 28), 62)
+    assert "".join(data.classes[8:12]) == "89AB"
+    assert counts.min() >= 20 and counts[:10].sum() > 0.4 * counts.sum()
+    x = data.merged()[0]
+    assert x.min() == 0 and x.max() == 1 and 0.1 < x.mean() < 0.25

@@ -1,6 +1,7 @@
 """Lines by speaker as windows of characters."""
 
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -83,3 +84,16 @@ def test_shakespeare_without_its_file_says_which_file_to_put_where(tmp_path):
         match=r"found no shakespeare.csv in .*put a table there with a column 'speaker'",
     ):
         ua.load("shakespeare", tmp_path)
+
+
+def test_shakespeare_reads_a_list_of_roles_where_there_is_no_table(tmp_path):
+    (tmp_path / "natural").mkdir()
+    roles = [
+        {"play": "As You Like It", "role": "Jaques", "text": LINES[0][1] + LINES[2][1]},
+        {"play": "Macbeth", "role": "Porter", "text": "Knock!"},
+    ]
+    file = tmp_path / "natural" / "shakespeare_roles.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(roles).encode()))
+    data = ua.load("shakespeare(length=9)", tmp_path)
+    assert set(data.groups["speaker"]) == {"As You Like It: Jaques"}
+    assert spoken(data, [0]) == [LINES[0][1][:9]]

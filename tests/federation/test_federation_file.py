@@ -304,7 +304,7 @@ def test_local_federation_with_other_flags_is_refused(tmp_path, monkeypatch):
         test_y=digits.test[1],
     )
     for flags in (
-        ["--data", "glyphs"],
+        ["--data", "emnist_sample"],
         ["--data", tmp_path / "other.npz"],
         ["--partition", "dirichlet(alpha=1.0)"],
         ["--seed", 1],

@@ -422,7 +422,7 @@ def test_join_wrong_schema_and_too_many_samples_are_refused(tmp_path):
     bundle = real.folder.bundles["north"]
     whole = ran("join", bundle, "--data", "digits", "--folder", tmp_path / "x")
     assert whole.returncode == 2 and "enrolled for 1000" in whole.stderr
-    other = ran("join", bundle, "--data", "glyphs(train=100, test=10)", "--folder", tmp_path / "x")
+    other = ran("join", bundle, "--data", "emnist_sample", "--folder", tmp_path / "x")
     assert other.returncode == 2 and "expected" in other.stderr
 
 

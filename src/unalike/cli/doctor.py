@@ -313,7 +313,7 @@ def _data(data_dir: Path | None) -> Findings:
     from unalike.data.sources.registry import registry as names
 
     folder = data_folder(data_dir)
-    embedded = [name for name in ("digits", "heart_disease", "glyphs") if name in names]
+    embedded = [name for name in ("digits", "heart_disease", "emnist_sample") if name in names]
     files: list[str] = []
     if folder is not None and folder.is_dir():
         for file in folder.iterdir():

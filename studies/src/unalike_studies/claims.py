@@ -7,7 +7,20 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from unalike_studies.claim_verdicts import CONTRADICTED, NOT_HERE, Expectation, Finding, judge
+from unalike_studies.claim_verdicts import (
+    LEAST_SEEDS,
+    NEGLIGIBLE_POINTS,
+    NOT_LEARNED,
+    Expectation,
+    Finding,
+    judge,
+)
+from unalike_studies.learning import (
+    WatchedResults,
+    in_words,
+    is_far_below_printed,
+    seeds_at_chance,
+)
 from unalike_studies.published import Printed
 from unalike_studies.recorded_numbers import by_round
 from unalike_studies.results import CellResult, Results
@@ -39,6 +52,9 @@ class Claim:
         source: who makes the statement: the study's paper unless given, or else `OURS`, `EQUATIONS`, or somebody who repeated
             the paper.
         bounds: the least and the largest value that the quantity can have, in its unit.
+        for_own_method: whether the paper says with it that its own method is better than another one.
+        needs_learning: whether runs at chance say nothing about it. False where chance is a result, as under an attack, and for
+            costs.
     """
 
     text: str
@@ -50,6 +66,8 @@ class Claim:
     remark: str = ""
     source: str = ""
     bounds: tuple[float, float] = (-math.inf, math.inf)
+    for_own_method: bool = False
+    needs_learning: bool = True
 
     @property
     def remarks(self) -> str:
@@ -61,29 +79,43 @@ class Claim:
         """Whether the study's paper makes the statement."""
         return not self.source
 
-    def finding(self, results: Results, unlike: str = "") -> Finding:
+    def finding(self, results: Results) -> Finding:
         """The finding from stored results.
 
-        With `unlike`, differences from the paper's setting that are known to matter, what speaks against a statement of the
-        paper is no contradiction: it was not reproduced here.
+        Seeds under which a network learned nothing do not count. Too few others, or a level far below the printed one, give
+        `not learned`.
         """
-        number = None if self.published is None else self.published.value
-        values = [self.scale * value for value in self.quantity(results).values()]
-        finding = judge(values, self.expects, self.bounds, number)
-        if finding.verdict == CONTRADICTED and self.is_papers and unlike:
-            return replace(finding, verdict=NOT_HERE)
-        return finding
+        watched = WatchedResults(results)
+        values = self.quantity(watched)
+        at_chance = seeds_at_chance(watched) if self.needs_learning else {}
+        kept = [value for seed, value in values.items() if seed not in at_chance]
+        left_out = {seed: methods for seed, methods in at_chance.items() if seed in values}
 
-    def contains_published(self, finding: Finding) -> str:
-        """Whether the published number lies inside the interval of a finding: "yes", "above it", "below it", or "-"."""
-        if self.published is None or not math.isfinite(finding.low):
-            return "-"
-        number = self.published.value
-        if number > finding.high:
-            return "above it"
-        if number < finding.low:
-            return "below it"
-        return "yes"
+        has_too_few = len(kept) < LEAST_SEEDS <= len(values)
+        if has_too_few or self._is_far_below_printed(watched):
+            # The numbers are shown all the same: they are what these runs gave.
+            of_all = self._judged(list(values.values()))
+            return replace(of_all, verdict=NOT_LEARNED, not_learned=in_words(left_out))
+        return replace(self._judged(kept), not_learned=in_words(left_out))
+
+    def _judged(self, values: list[float]) -> Finding:
+        number = deviation = None
+        if self.published is not None:
+            number = self.published.value
+            deviation = self.published.deviation
+        return judge(
+            [self.scale * value for value in values],
+            self.expects,
+            self.bounds,
+            number,
+            deviation=deviation,
+            negligible=NEGLIGIBLE_POINTS if self.unit == UNIT else 0,
+        )
+
+    def _is_far_below_printed(self, watched: WatchedResults) -> bool:
+        if self.published is None or self.published.level is None or not self.needs_learning:
+            return False
+        return is_far_below_printed(watched, self.published.level)
 
 
 def question(

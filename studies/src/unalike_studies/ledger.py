@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unalike_studies.claim_verdicts import NOT_RUN, VERDICTS, Finding
+from unalike_studies.claim_verdicts import NOT_LEARNED, NOT_RUN, VERDICTS, Finding
 from unalike_studies.claims import Claim
 from unalike_studies.layouts.tables import markdown
+from unalike_studies.published import records
 from unalike_studies.result_files import estimates, read
 from unalike_studies.results import Results
 from unalike_studies.study import Scale, Study
@@ -19,7 +20,8 @@ CLAIM_COLUMNS = (
     "published",
     "ours",
     "95 % interval",
-    "published inside",
+    "least visible",
+    "published agrees",
     "expected",
     "seeds",
     "scale",
@@ -78,12 +80,10 @@ def results_of(study: Study, folder: Path) -> dict[str, Results]:
 
 
 def _entry(study: Study, claim: Claim, results: Mapping[str, Results]) -> Entry:
-    findings = {
-        name: claim.finding(stored, study.scale(name).unlike) for name, stored in results.items()
-    }
+    findings = {name: claim.finding(stored) for name, stored in results.items()}
 
     def faithfulness(name: str) -> tuple[bool, int]:
-        return findings[name].verdict != NOT_RUN, findings[name].seeds
+        return findings[name].verdict not in (NOT_RUN, NOT_LEARNED), findings[name].seeds
 
     # Of equals, `max` takes the first, which is the more faithful scale.
     scale = max(findings, key=faithfulness)
@@ -95,7 +95,9 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
     """File name -> the Markdown page of the ledger."""
     studies = list(studies)
     stored = {study.name: results_of(study, folder) for study in studies}
-    entries_of = {study.name: entries(study, stored[study.name]) for study in studies}
+    entries_of = _without_repeated(
+        {study.name: entries(study, stored[study.name]) for study in studies}
+    )
 
     texts = TextsOnce()
 
@@ -121,7 +123,7 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
         CLAIMS: claims_page(
             CLAIMS,
             "Claims of the papers",
-            f"Every claim of a paper with its verdict. {explanation}",
+            f"Claims of the papers with their verdicts. {explanation}",
             lambda claim: claim.is_papers,
         ),
         QUESTIONS: claims_page(
@@ -135,32 +137,72 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
     }
 
 
+def _without_repeated(entries_of: Mapping[str, Sequence[Entry]]) -> dict[str, list[Entry]]:
+    """The entries without those claims of papers whose numbers an earlier one has: the same runs, said twice."""
+    seen: set[tuple[float, ...]] = set()
+    kept_of: dict[str, list[Entry]] = {}
+    for name, of_study in entries_of.items():
+        kept_of[name] = []
+        for entry in of_study:
+            finding = entry.finding
+            numbers = (finding.mean, finding.low, finding.high)
+            has_spread = finding.low < finding.high
+            if entry.claim.is_papers and has_spread:
+                if numbers in seen:
+                    continue
+                seen.add(numbers)
+            kept_of[name].append(entry)
+    return kept_of
+
+
 def _overview(
     studies: Sequence[Study],
     stored: Mapping[str, Mapping[str, Results]],
     all_entries: Sequence[Entry],
 ) -> str:
     """The first page: counts of verdicts by source, and the settings that the verdicts on each paper rest on."""
-    verdict_counts = markdown([["claims of", *VERDICTS], *_counts(all_entries)])
+    papers_entries = [entry for entry in all_entries if entry.claim.is_papers]
+    own_entries = [entry for entry in papers_entries if entry.claim.for_own_method]
     lines = [
         "# Reproduction ledger",
         "",
         DO_NOT_EDIT,
         "",
+        "What five papers say of their methods, and what came out when it was repeated here.",
+        "",
+        "## Do the papers' own methods win here?",
+        "",
+        "The claims of a paper that its own method is better than another one. `reproduced`: the "
+        "interval is on the paper's side of 0, and the printed number agrees. `same direction`: "
+        "on its side, with another number. `excluded`: the printed gain can be told from ours, "
+        "and no gain is shown. `undecided`: the runs can tell ours neither from 0 nor from the "
+        "printed gain. `none within 1 point`: a gain of a point is excluded, and none was "
+        "printed. `against`: the other method is better here. `not learned`: the networks were "
+        "at chance, or had less than half of the printed accuracy. `not run`: fewer than three "
+        "seeds.",
+        "",
+        markdown([["claims of", *VERDICTS], *_counts(own_entries)]),
+        "",
+        "## How much is judged?",
+        "",
+        "The printed numbers of each table that a claim looks up, of all that are legible. "
+        "Figures without numbers are not counted.",
+        "",
+        markdown(_coverage(papers_entries)),
+        "",
+        "## All claims",
+        "",
         f"The claims of the papers are [one page]({CLAIMS}), questions of ours are "
         f"[another]({QUESTIONS}). A row gives the published number, ours at the scale that was "
-        "run, the 95 % t interval over seeds, whether the published number lies inside this "
-        "interval, the values that the claim expects (with the margin), and the verdict that "
-        "[the rule](studies.md#verdicts) gives. A verdict needs at least three seeds.",
+        "run, the 95 % t interval over seeds, the least difference that these seeds would have "
+        "shown with a probability of 80 %, whether the published number agrees with ours, the "
+        "values that the claim expects (with the margin), and the verdict that "
+        "[the rule](studies.md#verdicts) gives. A printed number counts as one run, with the "
+        "deviation that is printed with it, or else with ours. `against` is said of our setting, "
+        "which the next section describes: the statement may hold in the paper's. Claims whose "
+        "numbers an earlier row has are left out.",
         "",
-        "`contradicted` and `not reproduced here` both mean that the interval lies on the other "
-        "side of what the claim says. The first is said where the cells have the paper's setting "
-        "in everything that was shown to change results: the claim is wrong there. The second is "
-        "said elsewhere: the statement did not hold in our setting, and may hold in the paper's. "
-        "`no effect` means that the seeds show no difference; the column *published inside* says "
-        "whether they exclude the published one.",
-        "",
-        verdict_counts,
+        markdown([["claims of", *VERDICTS], *_counts(all_entries)]),
         "",
         "## What the verdicts rest on",
         "",
@@ -224,6 +266,37 @@ def _counts(all_entries: Sequence[Entry]) -> list[list[str]]:
     return rows
 
 
+def _coverage(papers_entries: Sequence[Entry]) -> list[list[str]]:
+    """Paper by paper and table by table, how many printed numbers the claims with a verdict look up."""
+    judged: set[int] = set()
+    for entry in papers_entries:
+        has_verdict = entry.finding.verdict not in (NOT_RUN, NOT_LEARNED)
+        if entry.claim.published is not None and has_verdict:
+            judged |= entry.claim.published.records
+
+    counts: dict[tuple[str, str], list[int]] = {}
+    for place, record in enumerate(records()):
+        if not record.get("legible", True):
+            continue
+        of_table = counts.setdefault((record["paper"], record["table"]), [0, 0])
+        of_table[0] += place in judged
+        of_table[1] += 1
+
+    tables: dict[str, list[str]] = {}
+    totals: dict[str, list[int]] = {}
+    for (paper, table), (found, printed) in counts.items():
+        total = totals.setdefault(paper, [0, 0])
+        total[0] += found
+        total[1] += printed
+        if found:
+            name = f"table {table}" if table[0].isdigit() else table
+            tables.setdefault(paper, []).append(f"{name}: {found} of {printed}")
+    rows = [["paper", "judged", "printed", "where"]]
+    for paper, (found, printed) in totals.items():
+        rows.append([paper, str(found), str(printed), "; ".join(tables.get(paper, ["-"]))])
+    return rows
+
+
 def _row(entry: Entry) -> list[str]:
     claim, finding = entry.claim, entry.finding
     ours = seeds = interval = "-"
@@ -237,13 +310,24 @@ def _row(entry: Entry) -> list[str]:
         _published(claim),
         ours,
         interval,
-        claim.contains_published(finding),
+        _number(finding.visible),
+        finding.agreement,
         str(claim.expects),
         seeds,
         entry.scale or "-",
         finding.verdict,
-        claim.remarks or "-",
+        _remarks(entry) or "-",
     ]
+
+
+def _remarks(entry: Entry) -> str:
+    """The claim's own remarks, and the runs that do not count."""
+    texts = [entry.claim.remarks]
+    if entry.finding.not_learned:
+        texts.append(f"at chance: {', '.join(entry.finding.not_learned)}")
+    elif entry.finding.verdict == NOT_LEARNED:
+        texts.append("less than half of the printed accuracy")
+    return "; ".join(text for text in texts if text)
 
 
 def _published(claim: Claim) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -26,10 +28,16 @@ class Printed:
     Attributes:
         value: the number. Fractions of samples are given in per cent, as the ledger shows accuracies.
         source: where it is printed, and how it follows from printed numbers: "64.08 - 61.04, table 1".
+        deviation: the deviation that is printed with it; None if none is.
+        level: the largest accuracy that it is made of, in per cent; None for other numbers.
+        records: the printed numbers that it is made of, by their place in `records()`.
     """
 
     value: float
     source: str
+    deviation: float | None = None
+    level: float | None = None
+    records: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
         return f"{self.value:g} ({self.source})"
@@ -41,14 +49,48 @@ class Printed:
         if other_place != place:
             other_table = other_place.removeprefix("table ")
             places = f"{place} and {other_table}"
-        return Printed(round(self.value - other.value, 6), f"{first} - {second}, {places}")
+        return Printed(
+            value=round(self.value - other.value, 6),
+            source=f"{first} - {second}, {places}",
+            deviation=_combined([self, other]),
+            level=_level([self, other]),
+            records=self.records | other.records,
+        )
 
     @staticmethod
     def mean(*numbers: Printed) -> Printed:
         """The mean of several numbers."""
         place = numbers[0].source.rsplit(", ", 1)[1]
-        value = round(fmean(number.value for number in numbers), 6)
-        return Printed(value, f"mean of {len(numbers)} numbers, {place}")
+        deviation = _combined(numbers)
+        return Printed(
+            value=round(fmean(number.value for number in numbers), 6),
+            source=f"mean of {len(numbers)} numbers, {place}",
+            deviation=None if deviation is None else deviation / len(numbers),
+            level=_level(numbers),
+            records=frozenset().union(*(number.records for number in numbers)),
+        )
+
+    @staticmethod
+    def middle(low: Printed, high: Printed) -> Printed:
+        """The middle of a printed range."""
+        place = low.source.rsplit(", ", 1)[1]
+        return Printed(
+            value=(low.value + high.value) / 2,
+            source=f"middle of {low.value:g} to {high.value:g}, {place}",
+            level=_level([low, high]),
+            records=low.records | high.records,
+        )
+
+
+def _combined(numbers: Sequence[Printed]) -> float | None:
+    """The deviation of a sum of numbers; None where one of them has none."""
+    deviations = [number.deviation for number in numbers if number.deviation is not None]
+    return math.hypot(*deviations) if len(deviations) == len(numbers) else None
+
+
+def _level(numbers: Sequence[Printed]) -> float | None:
+    """The largest accuracy that numbers are made of."""
+    return max((number.level for number in numbers if number.level is not None), default=None)
 
 
 def printed(
@@ -84,7 +126,7 @@ def printed(
             and record.get("legible", True)
         )
 
-    fitting = [record for record in _of_table(paper, table) if fits(record)]
+    fitting = [place for place, record in _of_table(paper, table) if fits(record)]
     if len(fitting) != 1:
         raise UnalikeError(
             f"{len(fitting)} printed numbers have {wanted | setting} in table {table} of {paper}; "
@@ -93,23 +135,36 @@ def printed(
     return _number(fitting[0])
 
 
-def _number(record: Record) -> Printed:
+def _number(place_in_records: int) -> Printed:
+    record = records()[place_in_records]
     scale = 100 if record["unit"] == "fraction" else 1
     value = round(scale * record["value"], 6)
     text = f"{value:g}"
+    deviation = None
     if record["sd"] is not None:
         deviation = scale * record["sd"]
         text += f" ± {deviation:g}"
     place = record["table"]
     if place[0].isdigit():
         place = f"table {place}"
-    return Printed(value, f"{text}, {place}")
+    is_accuracy = record["quantity"].startswith("accuracy")
+    return Printed(
+        value=value,
+        source=f"{text}, {place}",
+        deviation=deviation,
+        level=value if is_accuracy else None,
+        records=frozenset({place_in_records}),
+    )
 
 
 @cache
-def _of_table(paper: str, table: str) -> list[Record]:
-    of_paper = [record for record in records() if record["paper"] == paper]
-    return [record for record in of_paper if record["table"] == table]
+def _of_table(paper: str, table: str) -> list[tuple[int, Record]]:
+    """The numbers of a table, with their places in `records()`."""
+    return [
+        (place, record)
+        for place, record in enumerate(records())
+        if (record["paper"], record["table"]) == (paper, table)
+    ]
 
 
 @cache

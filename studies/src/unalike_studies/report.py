@@ -112,10 +112,7 @@ def _parts(study: Study, scale: str, results: Results) -> list[Part]:
         parts.append(Part("Warnings", rows))
 
     if study.claims:
-        unlike = study.scale(scale).unlike
-        entries = [
-            Entry(study, claim, scale, claim.finding(results, unlike)) for claim in study.claims
-        ]
+        entries = [Entry(study, claim, scale, claim.finding(results)) for claim in study.claims]
         parts.append(Part("Claims", claims_rows(entries)))
     return parts
 

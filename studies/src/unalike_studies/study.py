@@ -65,7 +65,7 @@ class Scale:
         seeds: the seeds.
         left_out: (method, setting) pairs that have no cell.
         reduced: differences from the paper's setting, and why they may matter; empty if there are none.
-        unlike: those of the differences that were shown to change results. With it, no claim of the paper is contradicted.
+        unlike: those of the differences that were shown to change results: what speaks against the paper speaks against it here.
     """
 
     methods: Mapping[str, str | Variant]

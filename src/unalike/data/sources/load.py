@@ -37,7 +37,7 @@ def load(
     <Dataset digits: 1442 training and 355 test samples of shape (1, 8, 8), classification>
 
     Args:
-        name_or_path: A registered name ("digits", "glyphs(train=5000)"), the path of a file or folder ("my/data.npz"), or the
+        name_or_path: A registered name ("digits", "shakespeare(length=40)"), the path of a file or folder ("my/data.npz"), or the
             name of a file or folder in `data_dir` without its suffix ("mine"). Or an object in memory
             (`in_memory.of_object`): (x, y), a data frame, a data set of torch or Hugging Face, or such of several clients by name.
         data_dir: The folder of data files; $UNALIKE_DATA by default.

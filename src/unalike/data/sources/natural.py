@@ -39,8 +39,8 @@ class NaturalTable:
     """A table whose rows have owners: what its columns mean, and which file it is.
 
     `target` is the column to predict, as for `read_table`, `positive` its positive class of two, `regression` whether it is an
-    amount. `group` is the column with the owners, `source` says where the rows are from and their licence,
-    `sha256` is that of the CSV file, decompressed.
+    amount. `drop` are columns that hold the answer, or nothing. `group` is the column with the owners, `source` says where the
+    rows are from and their licence, `sha256` is that of the CSV file, decompressed.
     """
 
     summary: str
@@ -50,11 +50,18 @@ class NaturalTable:
     sha256: str
     positive: str | None = None
     regression: bool | None = None
+    drop: tuple[str, ...] = ()
 
     def read(self, name: str, data_dir: Path | None) -> Dataset:
         """Read the table. Raises `UnalikeError` where its file is missing or another one."""
         path = file_of(name, f"{name}.csv.gz", data_dir, self.source, self.sha256)
-        data = read_table(path, target=self.target, group=self.group, regression=self.regression)
+        data = read_table(
+            path,
+            target=self.target,
+            group=self.group,
+            regression=self.regression,
+            drop=tuple(self.drop),
+        )
         if self.positive is None or data.classes is None or data.classes[0] != self.positive:
             return data
         # Classes are sorted by name, and the positive one has to be the second.

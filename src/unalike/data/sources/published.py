@@ -42,6 +42,9 @@ EMNIST_CLASSES = {
     "mnist": string.digits,
 }
 
+EMNIST_SAMPLE = Path(__file__).with_name("emnist_sample.npz")
+"""The images of `emnist_sample`, which come with the package; `emnist_sample.md` has their source and licence."""
+
 AG_CLASSES = ["World", "Sports", "Business", "Sci/Tech"]
 SOGOU_CLASSES = ["sports", "finance", "entertainment", "automobile", "technology"]
 NEWS_FILES = "train.csv and test.csv"
@@ -72,6 +75,15 @@ def emnist(data_dir: Path | None, *, split: str = "byclass") -> Dataset:
     files = f"emnist-{split}-train-images-idx3-ubyte.gz, its labels and its test files"
     reader = partial(_upright, prefix=f"emnist-{split}-", classes=EMNIST_CLASSES[split])
     return find(f"emnist_{split}", data_dir, places, files, fetch=None, reader=reader)
+
+
+@registry.register("emnist_sample")
+def emnist_sample() -> Dataset:
+    """5,920 + 1,393 handwritten digits and letters of EMNIST by class, 28x28 gray, 62 unequal classes (Cohen et al. 2017).
+
+    It comes with the package (public domain); `emnist` is the whole data set.
+    """
+    return replace(read(EMNIST_SAMPLE), name="emnist_sample")
 
 
 @registry.register("cifar10")

@@ -1,17 +1,20 @@
 """Lines of plays by speaker, for the prediction of the next character."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 
 from unalike._utils.errors import UnalikeError, reading
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import first_file, registry, searched
+from unalike.data.sources.registry import content, first_file, registry, searched
 from unalike.data.text import UNKNOWN
 
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 characters; others are left out."""
 FILES = ("shakespeare.csv", "shakespeare.csv.gz")
+ROLES = ("shakespeare_roles.json.gz", "natural/shakespeare_roles.json.gz")
+"""Files with a list of roles, each with its `play`, its `role` and its `text`; they are read where there is no table."""
 
 
 @registry.register("shakespeare")
@@ -27,15 +30,16 @@ def shakespeare(
 
     The file has a column with the speaker and one with the line. A speaker's lines are joined by line breaks, and a window
     begins every `step` characters; None is length + 1, so that no two samples share a character. The last fifth of a speaker's
-    windows tests. Speakers with less text than a window are left out. The group "speaker" gives one client a speaker:
-    `natural(column='speaker')`. Tokens are 2 to 81, and classes are the 80 characters of LEAF (Caldas et al. 2018).
+    windows tests. Without that table the roles of `shakespeare_roles.json.gz` are the speakers. Speakers with less text than a
+    window are left out. The group "speaker" gives one client a speaker: `natural(column='speaker')`. Tokens are 2 to 81, and
+    classes are the 80 characters of LEAF (Caldas et al. 2018).
     """
     step = length + 1 if step is None else step
     if min(length, step) < 1:
         raise UnalikeError(
             f"shakespeare: found length={length} and step={step}, expected 1 or more characters"
         )
-    file = None if data_dir is None else first_file(data_dir, *FILES)
+    file = None if data_dir is None else first_file(data_dir, *FILES, *ROLES)
     if file is None:
         raise UnalikeError(
             f"shakespeare: found no {FILES[0]} {searched(data_dir)}; put a table there "
@@ -70,7 +74,11 @@ def shakespeare(
 
 
 def _texts(file: Path, speaker: str, line: str) -> dict[str, str]:
-    """Speaker -> all lines in order, joined by line breaks."""
+    """Speaker -> all lines in order, joined by line breaks; of a list of roles, role -> its text."""
+    if file.name.endswith(".json.gz"):
+        with reading(file, "a list of roles"):
+            roles = json.loads(content(file))
+            return {f"{role['play']}: {role['role']}": role["text"] for role in roles}
     with reading(file, "a table of speakers and lines"):
         import pandas as pd
 

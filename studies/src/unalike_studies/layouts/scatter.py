@@ -157,6 +157,17 @@ class GapAgainstBound(Scatter):
 
         return by_cell(method, setting, number)
 
+    def ratio(self, method: str, setting: str) -> Quantity:
+        """Seed -> the mean gap over the mean bound: the constant that the theorem would need on average."""
+
+        def number(cell: CellResult) -> float | None:
+            points = self.points(cell)
+            if not points:
+                return None
+            return statistics.fmean(y for _, y in points) / statistics.fmean(x for x, _ in points)
+
+        return by_cell(method, setting, number)
+
     def table(self, results: Results) -> list[list[str]]:
         """Means, the share of rounds above the bound, the least C with gap <= C bound, and the rank correlation, by seed."""
         rows = [

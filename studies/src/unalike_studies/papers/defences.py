@@ -88,7 +88,15 @@ def claim(
         text += f" in {base}"
     column_in_words = column.replace("_", " ")
     unit = f"points of {column_in_words}"
-    return question(f"{text}: {column}, {where}", quantity, expects, unit, source=source)
+    return question(
+        f"{text}: {column}, {where}",
+        quantity,
+        expects,
+        unit,
+        source=source,
+        # an attack may leave a model at chance
+        needs_learning=False,
+    )
 
 
 DEFENDED = (

@@ -130,6 +130,7 @@ CENTRAL = fedlws.study(
             difference(peak(LWS, CIFAR), peak("FedAvg", CIFAR)),
             Above(),
             fedlws.WITH_CNN,
+            for_own_method=True,
         ),
         question(
             "Momentum that persists over rounds makes FedAvg better",

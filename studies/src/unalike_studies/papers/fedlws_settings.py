@@ -186,7 +186,8 @@ def better(
     text: str, method: str, other: str, published: Printed | None = None, where: str = CIFAR
 ) -> Claim:
     """A claim of the paper that a method is better than another one."""
-    return Claim(text, gain(method, other, where, last=LAST), Above(), published)
+    quantity = gain(method, other, where, last=LAST)
+    return Claim(text, quantity, Above(), published, for_own_method=method.endswith(WITH))
 
 
 def is_better(text: str, method: str, other: str, where: str = CIFAR) -> Claim:

@@ -150,6 +150,7 @@ TABLE3 = fedlws.study(
             _seconds("FedLWS", where) - _seconds(other, where),
             unit="seconds",
             scale=1,
+            needs_learning=False,
         )
         for where in ("CNN", "ResNet-20", "ViT")
         for text, other, expects in (

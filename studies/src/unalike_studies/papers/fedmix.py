@@ -66,6 +66,8 @@ GLYPHS = EMNIST | {
     "data": "glyphs(train=70000, test=12000)",
     "work": WORK | {"batch_size": 25, "lr": 0.0025},
 }
+HANDWRITING = EMNIST | {"work": WORK | {"batch_size": 25, "lr": 0.0025}}
+"""EMNIST with a quarter of the samples."""
 EASIER = (
     "glyphs are easier than EMNIST: after 16 rounds the clients of figure 3a have 84 % where the paper's have 60 to 70 %, so that "
     "levels do not carry over, and differences are smaller near the ceiling"
@@ -80,6 +82,11 @@ ON_GLYPHS = (
     "batches of 25 fails (macro-F1 stays below 0.01). As with the code they make 60 steps an epoch (even-less 5 instead of 6), but "
     "from fewer samples, which lowers accuracy and widens intervals. They get all samples that they ask for; a zipf-more client of "
     "the paper's size would get about 3,400 of glyphs"
+)
+ON_HANDWRITING = (
+    "The data are the official test set of EMNIST by class, divided into 93,083 training and 23,240 test images. Clients have a "
+    "quarter of the paper's samples in batches of 25 where the code has 100, with a learning rate of 0.0025 where it has 0.01, so "
+    "that they make its 60 steps an epoch from fewer samples"
 )
 TENTH = "zipf-less and even-less clients under the labels zipf-more and even-more"
 SMOKE = (
@@ -114,6 +121,12 @@ def _scales(
             {**GLYPHS, **more},
             reduced=ON_GLYPHS,
             unlike=EASIER,
+        ),
+        "handwriting": Scale(
+            methods,
+            _settings(mixes, _quarter),
+            {**HANDWRITING, **more},
+            reduced=ON_HANDWRITING,
         ),
         "paper": Scale(methods, _settings(mixes), {**EMNIST, **more}),
     }
@@ -171,13 +184,13 @@ def _end(end: str, figure: str, method: str, clients: str) -> Printed:
 
 
 def _level(text: str, quantity: Quantity, figure: str, method: str, clients: str) -> Claim:
-    """Clients end in a printed range."""
-    low = _end("lower", figure, method, clients).value
-    high = _end("upper", figure, method, clients).value
-    middle = Printed((low + high) / 2, f"middle of {low:g} to {high:g}, fig {figure}")
-    within = Near(margin=(high - low) / 2)
-    remark = "levels do not carry over from glyphs to EMNIST"
-    return Claim(text, quantity, within, middle, "accuracy, %", remark=remark)
+    """Do clients end in a printed range? The paper says so of other data."""
+    low = _end("lower", figure, method, clients)
+    high = _end("upper", figure, method, clients)
+    middle = Printed.middle(low, high)
+    within = Near(middle.value, margin=(high.value - low.value) / 2)
+    remark = f"printed are {low.value:g} to {high.value:g} on EMNIST; levels do not carry over"
+    return question(text, quantity, within, "accuracy, %", remark=remark)
 
 
 def _apart(text: str, method: str, figure: str, zipf: Quantity, even: Quantity) -> Claim:
@@ -265,6 +278,7 @@ BETWEEN_METHODS = tuple(
         difference(_in_mixes("even-more", better), _in_mixes("even-more", worse)),
         Above(),
         remark=remark,
+        for_own_method=better == "FedMix",
     )
     for better, worse, remark in (
         (

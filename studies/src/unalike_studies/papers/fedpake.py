@@ -56,6 +56,7 @@ COST_CLAIMS = (
         None,
         "seconds a round",
         scale=1,
+        needs_learning=False,
         remark="printed are 0.248 and 0.246 minutes a round of ResNet-18 and 45,000 images",
     ),
     Claim(
@@ -171,12 +172,14 @@ TABLE5 = skew.study(
             difference(_rule5(PRACTICAL), of("FedConcat", PRACTICAL)),
             Above(),
             _printed5("FedPake", "simple CNN") - _printed5("FedConcat", "simple CNN"),
+            for_own_method=True,
         ),
         Claim(
             f"FedPake is better than SCAFFOLD, {PRACTICAL}",
             gain(RULE, "SCAFFOLD", PRACTICAL, last=LAST),
             Above(),
             _printed5("FedPake") - _printed5("Scaffold"),
+            for_own_method=True,
         ),
         Claim(
             f"FedDyn is better than FedPake, {PRACTICAL}",
@@ -243,21 +246,25 @@ ABLATION = skew.study(
     SETTINGS,
     (
         *(
-            Claim(
-                f"{BY_RANK} is better than with random {what}, {PRACTICAL}",
-                gain(BY_RANK, f"{BY_RANK}, random {what}", PRACTICAL, last=LAST),
-                Above(),
-                PRINTED4[""] - PRINTED4[what],
+            skew.by_our_rule(
+                Claim(
+                    f"{BY_RANK} is better than with random {what}, {PRACTICAL}",
+                    gain(BY_RANK, f"{BY_RANK}, random {what}", PRACTICAL, last=LAST),
+                    Above(),
+                    PRINTED4[""] - PRINTED4[what],
+                )
             )
             for what in RANDOM
         ),
         *(
-            Claim(
-                f"With random {what} {BY_RANK} falls to the printed accuracy, {PRACTICAL}",
-                of(f"{BY_RANK}, random {what}", PRACTICAL),
-                Near(margin=5),
-                PRINTED4[what],
-                "accuracy, %",
+            skew.by_our_rule(
+                Claim(
+                    f"With random {what} {BY_RANK} falls to the printed accuracy, {PRACTICAL}",
+                    of(f"{BY_RANK}, random {what}", PRACTICAL),
+                    Near(PRINTED4[what].value, margin=5),
+                    PRINTED4[what],
+                    "accuracy, %",
+                )
             )
             for what in RANDOM
         ),

@@ -28,15 +28,22 @@ def _excess(method: str, setting: str) -> Quantity:
 
 
 def _claims(setting: str) -> Iterator[Claim]:
-    """Questions of ours about the share of high parameters, the sizes of macro-classes, and the sum of weights."""
+    """Questions of ours about the share of high parameters, the sizes of macro-classes, and the sum of weights.
+
+    They are about what a rule does in the first rounds, in which no network has learned.
+    """
 
     def share(text: str, quantity: Quantity, expects: Expectation, unit: str) -> Claim:
-        return question(f"{text}, {setting}", quantity, expects, unit, bounds=(0, 100))
+        return question(
+            f"{text}, {setting}", quantity, expects, unit, bounds=(0, 100), needs_learning=False
+        )
 
     def total(
         text: str, quantity: Quantity, expects: Expectation, unit: str = "mean sum over tensors"
     ) -> Claim:
-        return question(f"{text}, {setting}", quantity, expects, unit, scale=1)
+        return question(
+            f"{text}, {setting}", quantity, expects, unit, scale=1, needs_learning=False
+        )
 
     for rule, text, expects in (
         (NORMALIZED, "less than 5 %", Near(0, 5)),

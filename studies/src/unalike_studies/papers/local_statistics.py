@@ -206,7 +206,10 @@ def claims(task: Task, clusters: int) -> tuple[Claim, ...]:
         own_number = task.printed(f"conditional {kind}", clusters)
         other_number = task.printed(other.removesuffix(", ols"), clusters)
         statement = f"The conditional {kind} is {text}"
-        return task.claim(statement, quantity, expects, own_number - other_number)
+        is_for_own = expects == task.better
+        return task.claim(
+            statement, quantity, expects, own_number - other_number, for_own_method=is_for_own
+        )
 
     # The numbers of the row.
     all_claims = [

@@ -7,7 +7,7 @@ from sklearn.linear_model import RidgeClassifier
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import load
-from unalike.data.sources.glyphs import BLOCK_SAMPLES, FONTS, glyphs
+from unalike_studies.glyphs import BLOCK_SAMPLES, FONTS, glyphs
 
 
 @pytest.fixture(scope="module")
