@@ -17,7 +17,6 @@ PAGES = sorted(
 )
 
 UNUSED = (
-    "drawer",
     "drawers",
     "mail",
     "teamwork",

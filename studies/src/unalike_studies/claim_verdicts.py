@@ -54,7 +54,7 @@ NO_NUMBER = "-"
 
 @dataclass(frozen=True)
 class Measured:
-    """What the seeds give: the mean of the quantity, its interval, and how the printed number lies to them.
+    """Mean and interval of a quantity over seeds, and how the printed number lies to them.
 
     Attributes:
         mean: the mean over seeds.
@@ -280,7 +280,7 @@ def _quantile(level: float, count: int) -> float:
 
 
 def _agreement(published: float, mean: float, reach: float, low: float, high: float) -> str:
-    """How a published number lies to a mean that it agrees with up to `reach`, or to an interval that contains it."""
+    """Whether a published number agrees with a mean up to `reach`, or with an interval that contains it."""
     if math.isfinite(mean) and abs(published - mean) <= reach:
         return AGREES
     if low <= published <= high:

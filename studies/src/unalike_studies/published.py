@@ -62,12 +62,13 @@ class Printed:
         """The mean of several numbers."""
         place = numbers[0].source.rsplit(", ", 1)[1]
         deviation = _combined(numbers)
+        records_of_numbers = [number.records for number in numbers]
         return Printed(
             value=round(fmean(number.value for number in numbers), 6),
             source=f"mean of {len(numbers)} numbers, {place}",
             deviation=None if deviation is None else deviation / len(numbers),
             level=_level(numbers),
-            records=frozenset().union(*(number.records for number in numbers)),
+            records=frozenset().union(*records_of_numbers),
         )
 
     @staticmethod
