@@ -81,17 +81,17 @@ def pacs(data_dir: Path | None) -> Dataset:
 def omniglot(data_dir: Path | None) -> Dataset:
     """4,840 drawings of 242 characters in 8 alphabets, 35x35 gray (Lake et al. 2015); groups "alphabet" and "drawer".
 
-    Clients that are alphabets have no class in common. Each alphabet was drawn by 20 other people.
+    Clients that are alphabets have no class in common. Each alphabet was drawn by 20 others.
     """
     source = "8 alphabets of Omniglot in 35x35 pixels (MIT)"
     sha256 = "be1ebe08d3972241ebdfaf69689041fc6a27a382d79227c40c9e22b64b123922"
     found = _arrays("omniglot", "omniglot_small.npz", data_dir, source, sha256)
     alphabets = found["alphabets"][found["alphabet"]]
-    people = np.array(
+    owners = np.array(
         [f"{alphabet} {drawer}" for alphabet, drawer in zip(alphabets, found["drawer"])]
     )
     images = found["x"][:, None] / np.float32(found["x"].max())
-    groups = {"alphabet": alphabets, "drawer": people}
+    groups = {"alphabet": alphabets, "drawer": owners}
     return _divided("omniglot", images, found, every_fifth(found["y"]), groups)
 
 
