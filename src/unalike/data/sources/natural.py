@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, reading
+from unalike.data.belonging import ROWS_ALONE
 from unalike.data.dataset import Dataset
 from unalike.data.sources.registry import NAMED_BY, content, every_fifth, registry, searched
 from unalike.data.sources.table_files import read_table
@@ -25,7 +26,9 @@ def heart_disease() -> Dataset:
     It comes with the package (CC BY 4.0). A patient has the disease if `num`, 0 to 4, is above 0. Missing values are encoded as
     those of any table.
     """
-    table = read_table(HEART_DISEASE, target="num", group="dataset", drop="id")
+    table = read_table(
+        HEART_DISEASE, target="num", group="dataset", drop="id", unit=ROWS_ALONE
+    )
     has_disease = _with_labels(table, lambda num: (num > 0).long())
     return replace(
         has_disease,
@@ -54,7 +57,13 @@ class NaturalTable:
     def read(self, name: str, data_dir: Path | None) -> Dataset:
         """Read the table. Raises `UnalikeError` where its file is missing or another one."""
         path = file_of(name, f"{name}.csv.gz", data_dir, self.source, self.sha256)
-        data = read_table(path, target=self.target, group=self.group, regression=self.regression)
+        data = read_table(
+            path,
+            target=self.target,
+            group=self.group,
+            unit=ROWS_ALONE,
+            regression=self.regression,
+        )
         if self.positive is None or data.classes is None or data.classes[0] != self.positive:
             return data
         # Classes are sorted by name, and the positive one has to be the second.

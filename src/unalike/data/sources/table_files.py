@@ -12,9 +12,13 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
+from unalike.data.belonging import ROWS_ALONE, find_units
 from unalike.data.columns import (
+    NUMBERS,
     date_formats,
     dates_of,
+    first_place,
+    kind_of,
     moments_of,
     named_once,
     only_times,
@@ -22,6 +26,7 @@ from unalike.data.columns import (
     texts_of,
 )
 from unalike.data.dataset import Dataset
+from unalike.data.giveaways import giveaways
 from unalike.data.sources.delimited import numbered, read_delimited, record_lines
 from unalike.data.sources.registry import a_fifth, ending, formats
 from unalike.data.sources.table_targets import check_classes, labels, with_target
@@ -117,7 +122,8 @@ def read_table(
         group: Columns that become groups for partitions, such as a hospital or a writer; they are not features, unless the agreed
             encoding says so.
         unit: A column whose values, such as patients or recordings, are never divided between training and test samples; it is not
-            a feature.
+            a feature. Unless given, a column such as `patient_id` whose values repeat, or else copies of rows; "none": each row
+            stands for itself.
         split: A column that says train or test (or 0 or 1), which clients then keep; without it every fifth row of a class (with
             `unit`, every fifth unit) tests, where nothing else divides the rows.
         split_by: A column of dates or numbers by which the rows are divided: each client's later rows test, its earlier ones train;
@@ -128,7 +134,7 @@ def read_table(
         bag: Read `text` as rows of word counts, not as tokens.
         date: Columns of dates, which are read as a number of days; "admitted=%d/%m/%Y" says how they are written. With an
             `encoding`, the columns that are written in another way than there.
-        labelled_only: Leave out the rows without a target, which are refused otherwise.
+        labelled_only: Leave out the rows without a target or a group, which are refused otherwise.
         labelled: Read the target of the agreed `encoding` unless another one is named.
         sep: The separator of delimited text, `decimal` its decimal mark, `charset` its character encoding; found unless given.
         accept: Read classes, categories and owners that differ only in case, space or number format ("yes", "Yes", "no ", "1" and
@@ -175,30 +181,56 @@ def read_table(
         )
 
     # The labels.
+    keeps_rows_alone = unit == ROWS_ALONE
+    if keeps_rows_alone:
+        unit = None
     if unit is not None and unit not in group:
         group.append(unit)
     named_columns = [*_several(split or ()), *_several(text or ())]
     frame, column, source = with_target(frame, target, where, labelled_only)
     require_columns(frame, [*drop, *group, *named_columns], where)
+    has_owner = _have_owners(frame, group, where, labelled_only)
+    frame = frame[has_owner]
+    column = column[has_owner]
+    if source in group:
+        raise UnalikeError(
+            f"{where}: found {source!r} as the target and as the group, so that each owner has one label; name another column for one "
+            "of the two"
+        )
     y, classes = labels(column, where, regression, accept)
     if classes is not None and not is_agreed:
         check_classes(column, len(classes), where)
     _check_owners(frame, group, where, accept)
 
+    # Rows that belong together are found before the division, which keeps them on one side.
+    is_divided = split is None and (labelled or not is_agreed)
+    units = None if unit is None else np.array(texts_of(frame[unit]))
+    notes: list[str] = []
+    found = None
+    if is_divided and unit is None and not keeps_rows_alone:
+        read_otherwise = [source, *named_columns, *only_times(split_by, dates)]
+        found = find_units(frame, read_otherwise, group, where)
+    if found is not None:
+        unit = found.name
+        units = found.values
+        notes.append(found.note)
+
     # Training rows come first, since the encoding is fitted on them alone.
     time = _times(frame, split_by, split, dates, where)
-    test = _test_rows(frame, y, split=split, unit=unit, time=time, where=where)
-    is_random = split is None and split_by is None and (labelled or not is_agreed)
-    _note_dates(frame.drop(columns=[source]), is_random, where)
+    test = a_fifth(y, units, time) if split is None else _tests(frame[split], where)
+    _note_dates(frame.drop(columns=[source]), is_divided and split_by is None, where)
     order = np.argsort(test, kind="stable")
     train = int((~test).sum())
     frame = frame.iloc[order]
     y = y[order]
-    groups = {column: frame[column].to_numpy() for column in group}
+    groups = {column: _names_of(frame[column]) for column in group}
+    if found is not None:
+        groups[found.name] = found.values[order]
 
     # The features: by the agreed encoding, of one column of text, or of all columns that nothing else is read from.
     unread = [source, *drop, *_several(split or ())]
-    unused = list(dict.fromkeys([*unread, *group, *only_times(split_by, dates)]))
+    persons = [column for column in groups if column in frame]
+    unused = list(dict.fromkeys([*unread, *persons, *only_times(split_by, dates)]))
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)
         x = new_rows(frame, encoding, where)
@@ -217,9 +249,13 @@ def read_table(
         )
     else:
         features = frame.drop(columns=unused)
+        owners = {name: frame[name] for name in group if name != unit}
+        notes += giveaways(features, column.iloc[order], owners, where, accept)
         formats_of_dates = dates_of(features, dates, where)
         encoding = replace(fit(features, train, where, formats_of_dates, accept), target=target)
         x = encoding.apply(frame, where)
+    for note in notes:
+        warn(note)
     return Dataset.divided(
         name=name,
         x=x,
@@ -231,6 +267,7 @@ def read_table(
         unit=unit,
         published=split is not None,
         time=None if time is None else time[order],
+        notes=tuple(notes),
     )
 
 
@@ -259,22 +296,6 @@ def _note_dates(frame: pd.DataFrame, is_random: bool, where: str) -> None:
             f"model is to predict later rows, let each client's later ones test: --split-by {quote(dates[0])}, in Python "
             f"split_by={dates[0]!r}"
         )
-
-
-def _test_rows(
-    frame: pd.DataFrame,
-    y: np.ndarray,
-    *,
-    split: str | None,
-    unit: str | None,
-    time: np.ndarray | None,
-    where: str,
-) -> np.ndarray:
-    """Whether each row tests: by the column `split`, or a fifth of the rows or units, by time if there is one."""
-    if split is not None:
-        return _tests(frame[split], where)
-    units = None if unit is None else np.array(texts_of(frame[unit]))
-    return a_fifth(y, units, time)
 
 
 for name in ENDINGS:
@@ -356,6 +377,33 @@ def _tests(column: pd.Series, where: str) -> np.ndarray:
             f"{where}: the split {column.name!r} has no training rows; expected train or 0 in some"
         )
     return test
+
+
+def _have_owners(
+    frame: pd.DataFrame, group: Sequence[str], where: str, labelled_only: bool
+) -> np.ndarray:
+    """Whether each row has a value in all columns of owners. Raises `UnalikeError` where one has none, unless it is left out."""
+    for name in group:
+        missing = frame[name].isna().to_numpy()
+        if missing.any() and not labelled_only:
+            raise UnalikeError(
+                f"{where}: the group {name!r} is missing in {missing.sum()} of {len(frame)} rows, the first in "
+                f"{first_place(frame[name], missing)}; fill them in, or leave these rows out with --labelled-only, in Python "
+                "labelled_only=True"
+            )
+    has_owner = frame[list(group)].notna().all(axis=1).to_numpy()
+    if not has_owner.all():
+        warn(f"{where}: left out {(~has_owner).sum()} of {len(frame)} rows, which have no group")
+    return has_owner
+
+
+def _names_of(column: pd.Series) -> np.ndarray:
+    """The owners of the rows as whole numbers or texts: 3.0, as pandas writes 3 beside a missing value, is 3, and 3.2 a text."""
+    if kind_of(column) != NUMBERS or column.dtype.kind != "f":
+        return column.to_numpy()
+    if (column % 1 == 0).all():
+        return column.to_numpy(np.int64)
+    return np.array(texts_of(column))
 
 
 def _check_owners(frame: pd.DataFrame, group: Sequence[str], where: str, accept: bool) -> None:
