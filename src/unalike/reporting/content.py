@@ -304,18 +304,18 @@ class ReportContent(SharedDetails):
     def client_scores(self) -> pd.DataFrame:
         """The scores of single clients by the models in use (`statistics.client_scores`); empty where seeds have other clients.
 
-        Where pooled samples decide, the interval of their row is the one of the summary.
+        The interval of the row that decides, that of pooled samples or of the mean, is the one of the summary.
         """
         column = self.columns.get(self.deciding_protocol)
         if column is None or not self.same_clients:
             return pd.DataFrame()
         rounds = self.rounds if self.pooled_rounds is None else self.pooled_rounds
         table = client_scores(rounds, self.clients, column, self.compared_with, self.rules)
-        if table.empty or self.pooled_rounds is not None:
+        if table.empty or self.across == "worst":
             return table
         # one difference has one interval, on the page of clients as in the summary
         by_method = self.scores_of(self.deciding_protocol).set_index("method")
-        is_pooled = table["client"] == POOLED
+        is_pooled = table["client"] == (POOLED if self.across == POOLED_SCORE else MEAN)
         for end in ("low", "high"):
             ends = table["method"].map(by_method[f"ci_{end}"])
             table.loc[is_pooled, f"to_{self.baseline}_{end}"] = ends

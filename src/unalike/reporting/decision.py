@@ -62,9 +62,8 @@ class Decision:
         choice: the method to use: `best` if it is shown to be better, the baseline if no candidate is, empty while undecided.
         score: mean score of `best` over its seeds.
         difference: mean difference of `best` to the baseline over paired seeds.
-        interval: its interval, with confidence 1 - `level`.
-        adjusted_interval: the same, adjusted for the choice of `best`: with confidence 1 - `level`, the intervals of all
-            candidates cover their true differences, and so does that of the best (Bonferroni, the first step of Holm).
+        interval: its interval, with confidence 1 - `level`, as the summary has it: adjusted for the choice of `best` where it
+            stands out from several.
         shrunken: the posterior mean of the difference, which the choice of the best does not bias (`posterior_means`).
         level: 5 %, or the level of each look if seeds were added until the decision stood.
         smallest_effect: differences below it do not matter.
@@ -96,7 +95,6 @@ class Decision:
     score: float = math.nan
     difference: float = math.nan
     interval: tuple[float, float] = (math.nan, math.nan)
-    adjusted_interval: tuple[float, float] = (math.nan, math.nan)
     shrunken: float = math.nan
     level: float = math.nan
     smallest_effect: float = math.nan
@@ -176,8 +174,8 @@ class Decision:
     def _gain(self) -> KeyFact:
         """The gain of the best candidate, with its interval."""
         metric = self.metric
-        confidence = wording.confidence(self.level)
-        between = f"{confidence} interval {metric.interval(*self.shown_interval)}"
+        low, high = self.interval
+        between = wording.interval(low, high, self.level, metric)
         ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         score = f"{metric.word} {metric.text(self.score)}"
         return KeyFact(
@@ -185,11 +183,6 @@ class Decision:
             value=metric.difference(self.difference),
             note=f"with {self.best}: {between}, {ahead}; {score}",
         )
-
-    @property
-    def shown_interval(self) -> tuple[float, float]:
-        """The interval beside the gain: the adjusted one of the best of several, which luck may have made the best."""
-        return self.adjusted_interval if self.is_chosen_gain else self.interval
 
     @property
     def is_chosen_gain(self) -> bool:
@@ -377,10 +370,6 @@ def decide(
         score=float(row[metric.name]),
         difference=float(row["difference"]),
         interval=(float(row["ci_low"]), float(row["ci_high"])),
-        adjusted_interval=(
-            float(baseline_tests["ci_low"][best]),
-            float(baseline_tests["ci_high"][best]),
-        ),
         shrunken=float(row["shrunken"]),
         level=rules.level,
         smallest_effect=smallest,

@@ -160,7 +160,7 @@ def _chosen_gain(decision: Decision) -> list[str]:
         return []
     candidates = wording.plural(len(decision.verdicts), "candidate")
     return [
-        f"{decision.best} was chosen for its large gain, a part of which may be luck. The interval beside the gain is adjusted for "
+        f"{decision.best} was chosen for its large gain, a part of which may be luck. Its interval is adjusted everywhere for "
         f"the choice among {candidates}; the estimate that allows for luck is {decision.metric.difference(decision.shrunken)} "
         "(shrunken estimate)."
     ]
@@ -183,9 +183,8 @@ def _sentence(row: Row, content: ReportContent) -> str:
         return f"{level}, {gain} compared with {baseline} under the one seed that both ran; one seed shows no difference."
     if math.isnan(row["p"]):
         return f"{level}, {gain} compared with {baseline} under every seed: without a spread, no test is possible."
-    between = metric.interval(row["ci_low"], row["ci_high"])
-    confidence = wording.confidence(content.rules.level)
-    tested = f"{confidence} interval {between}, corrected {wording.p_value(row['p_holm'])}"
+    between = wording.interval(row["ci_low"], row["ci_high"], content.rules.level, metric)
+    tested = f"{between}, corrected {wording.p_value(row['p_holm'])}"
     return f"{level}, {gain} compared with {baseline} ({tested}): {_meaning(row, content)}."
 
 
@@ -330,8 +329,8 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
         )
     if tested > 1:
         limits.append(
-            f"The p values are corrected by Holm for the {tested} candidates; the intervals are not: without any true difference, "
-            f"one in {round(1 / content.rules.level)} still excludes 0."
+            f"The p values are corrected by Holm for the {tested} candidates; the intervals, but that of the best one, are not: "
+            f"without any true difference, one in {round(1 / content.rules.level)} still excludes 0."
         )
     if content.looks is not None and content.race is None:
         fewest, most = content.looks

@@ -134,11 +134,8 @@ class TogetherOrAlone:
 
     def _key_fact(self, title: str, gain: Gain, of: str) -> KeyFact:
         """A gain as a key fact; `of` says what it is a gain of."""
-        interval = "no interval"
-        if gain.is_known:
-            between = self.metric.interval(gain.low, gain.high)
-            interval = f"{wording.confidence(self.level)} interval {between}"
-        return KeyFact(title, self.metric.difference(gain.mean), f"{interval}, {of}")
+        between = wording.interval(gain.low, gain.high, self.level, self.metric)
+        return KeyFact(title, self.metric.difference(gain.mean), f"{between}, {of}")
 
     def _on_clients(self) -> KeyFact:
         """The clients whose interval excludes 0, and the number of others."""

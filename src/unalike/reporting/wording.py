@@ -16,6 +16,13 @@ def confidence(level: float) -> str:
     return f"{100 * (1 - level):.3g}{PERCENT}"
 
 
+def interval(low: float, high: float, level: float, metric: Metric) -> str:
+    """An interval of a difference in a sentence: `95 % interval −1.2 to +3.4`; `no interval` where it is unknown."""
+    if math.isnan(low):
+        return "no interval"
+    return f"{confidence(level)} interval {metric.interval(low, high)}"
+
+
 def decimal(value: float, digits: int = 3) -> str:
     """A number with so many decimals."""
     return as_text(value, f"{value:,.{digits}f}")
