@@ -66,18 +66,23 @@ def test_stored_risks_are_those_that_the_scores_are_made_of(compared):
 def test_every_hospital_has_a_row_and_the_large_ones_curves(compared):
     content = compared[0].content()
     panels = risk_panels(content, looks(content.labels))
-    assert [view.label for view in panels["calibration"].views] == ["north", "south"]
+    assert [view.label for view in panels["calibration"].views] == [
+        "north",
+        "south",
+        "all test samples pooled",
+    ]
     for key in ("roc", "net_benefit"):
         assert [view.label for view in panels[key].views] == [
             "north",
             "south",
+            "all test samples pooled",
             "mean of the clients",
         ]
     table = risk_table(content, looks(content.labels))
     mean = "mean of the clients with the score (2 of 3 have all)"  # tiny has a Brier score alone
     assert [row[0].text for row in table.rows] == ["north"] * 2 + ["south"] * 2 + ["tiny"] * 2 + [
-        mean
-    ] * 2
+        "all test samples pooled"
+    ] * 2 + [mean] * 2
     by_title = dict(zip(table.columns, table.rows[4]))
     assert by_title["Calibration slope"].text == "–" and by_title["Brier score"].text != "–"
     counts = dict(

@@ -421,8 +421,8 @@ def _uneven_folds(folds: int | None, seeds: int) -> list[str]:
     more = f"{repetitions * folds} or {(repetitions + 1) * folds}"
     less = "never tested" if seeds < folds else "tested less often than others"
     return [
-        f"{seeds} seeds of {folds} folds are no whole repetition, so that some samples are {less}: --seeds {more} tests each one "
-        "equally often"
+        f"{seeds} seeds of {folds} folds are no whole repetition, so that some samples are {less}: --seeds {more} tests each "
+        "one equally often"
     ]
 
 
@@ -437,12 +437,12 @@ def _check_scored(run_config: RunConfig) -> None:
         return
     if population.sizes.max(initial=0) <= 1:
         raise UnalikeError(
-            f"found {len(population)} clients with one row each, which trains, so that none is left to test; divide the rows by a column "
-            "that several rows share, with --group, in Python group="
+            f"found {len(population)} clients with one row each, which trains, so that none is left to test; divide the rows by "
+            "a column that several rows share, with --group, in Python group="
         )
     raise UnalikeError(
-        "no client has a test sample to compare methods by; let some test with --split 0.75, or test on a set of the server with --protocol "
-        "server; in Python ClientData(test=...), ua.partition(..., split=0.75), or protocol='server' with test=(x, y)"
+        "no client has a test sample to compare methods by; let some test with --split 0.75, or test on a set of the server with "
+        "--protocol server; in Python ClientData(test=...), ua.partition(..., split=0.75), or protocol='server' with test=(x, y)"
     )
 
 

@@ -63,6 +63,30 @@ class Units:
     values: np.ndarray
     note: str
 
+    @property
+    def notes(self) -> list[str]:
+        """The sentence, unless there is none."""
+        return [self.note] if self.note else []
+
+
+def units_of(
+    frame: pd.DataFrame,
+    unit: str | None,
+    read_otherwise: Sequence[str],
+    owners: Sequence[str],
+    where: str,
+    are_sought: bool = True,
+) -> Units | None:
+    """The units that the column `unit` names, or else, if they `are_sought`, those that are found (`find_units`).
+
+    None where rows stand for themselves.
+    """
+    if unit not in (None, ROWS_ALONE):
+        return Units(unit, np.array(texts_of(frame[unit])), note="")
+    if unit == ROWS_ALONE or not are_sought:
+        return None
+    return find_units(frame, read_otherwise, owners, where)
+
 
 def find_units(
     frame: pd.DataFrame, read_otherwise: Sequence[str], owners: Sequence[str], where: str
@@ -140,8 +164,8 @@ def _of_column(column: pd.Series, where: str, traits: int = 0) -> Units:
         name=name,
         values=values.astype(str),
         note=(
-            f"{where}: {name!r} repeats: {len(times)} values in {len(column)} rows, up to {times.max()} rows each{reason}. All rows of "
-            f"a value train or all test, and it is no feature, as {_flag(name)} says; if its rows do not belong together: "
+            f"{where}: {name!r} repeats: {len(times)} values in {len(column)} rows, up to {times.max()} rows each{reason}. All "
+            f"rows of a value train or all test, and it is no feature, as {_flag(name)} says; if its rows do not belong together: "
             f"{_flag(ROWS_ALONE)}"
         ),
     )
@@ -170,8 +194,8 @@ def _copies(frame: pd.DataFrame, where: str) -> Units | None:
         name=COPIES,
         values=unit,
         note=(
-            f"{where}: {surplus} of {count} rows are copies of another row (up to {times.max()} alike). Copies train together or "
-            f"test together; keep one of each, or, if they are different cases: {_flag(ROWS_ALONE)}"
+            f"{where}: {surplus} of {count} rows are copies of another row (up to {times.max()} alike). Copies train together "
+            f"or test together; keep one of each, or, if they are different cases: {_flag(ROWS_ALONE)}"
         ),
     )
 

@@ -37,8 +37,8 @@ def giveaways(
     copies = [str(name) for name in features if _is_copy(features[name], target)]
     if copies:
         found = (
-            f"{where}: {_listed(copies)} {'is' if len(copies) == 1 else 'are'} the target {target.name!r} in other words: each value "
-            f"of one has one value of the other in all rows; leave out: {drop_flags(*copies)}"
+            f"{where}: {_listed(copies)} {'is' if len(copies) == 1 else 'are'} the target {target.name!r} in other words: each "
+            f"value of one has one value of the other in all rows; leave out: {drop_flags(*copies)}"
         )
         if not accept:
             raise UnalikeError(
@@ -49,22 +49,22 @@ def giveaways(
     telling = [str(name) for name in others if _tells(others[name], target)]
     if telling:
         notes.append(
-            f"{where}: {_listed(telling)} alone {'tells' if len(telling) == 1 else 'tell'} the target {target.name!r} in every row: if "
-            f"it is known only after the target is, leave out: {drop_flags(*telling)}"
+            f"{where}: {_listed(telling)} alone {'tells' if len(telling) == 1 else 'tell'} the target {target.name!r} in all rows: "
+            f"if it is known only after the target is, leave out: {drop_flags(*telling)}"
         )
     for owner, values in owners.items():
         same = [str(name) for name in others if _follows(others[name], values)]
         twins = [name for name in same if _follows(values, others[name])]
         if twins:
             notes.append(
-                f"{where}: {_listed(twins)} {'is' if len(twins) == 1 else 'are'} {owner!r} in other words, so that the model sees whose "
-                f"row it is; leave out: {drop_flags(*twins)}"
+                f"{where}: {_listed(twins)} {'is' if len(twins) == 1 else 'are'} {owner!r} in other words, so that the model sees "
+                f"whose row it is; leave out: {drop_flags(*twins)}"
             )
         traits = [name for name in same if name not in twins]
         if traits:
             notes.append(
-                f"{where}: {_listed(traits)} {'is' if len(traits) == 1 else 'are'} the same in all rows of each {owner!r}: traits of "
-                f"it, by which a model may know whose row it is; to leave out: {drop_flags(*traits)}"
+                f"{where}: {_listed(traits)} {'is' if len(traits) == 1 else 'are'} the same in all rows of each {owner!r}: traits "
+                f"of it, by which a model may know whose row it is; to leave out: {drop_flags(*traits)}"
             )
     return notes
 

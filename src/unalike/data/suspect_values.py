@@ -72,8 +72,8 @@ def suspect_numbers(columns: Mapping[str, np.ndarray]) -> list[str]:
         elif apart is not None:
             others = column[~np.isin(column, apart)]
             far.append(
-                f"{name} ({', '.join(f'{value:g}' for value in np.unique(apart)[:MOST_LISTED])} in {_rows(len(apart))}, the others "
-                f"from {others.min():g} to {others.max():g})"
+                f"{name} ({', '.join(f'{value:g}' for value in np.unique(apart)[:MOST_LISTED])} in {_rows(len(apart))}, the "
+                f"others from {others.min():g} to {others.max():g})"
             )
     sentences = []
     if codes:
@@ -83,8 +83,8 @@ def suspect_numbers(columns: Mapping[str, np.ndarray]) -> list[str]:
         )
     if far:
         sentences.append(
-            f"numbers far from all others of their column, which squeeze these together when it is scaled: {_few(far)}; correct them, "
-            "or make them empty cells (NaN in a data frame)"
+            f"numbers far from all others of their column, which squeeze these together when it is scaled: {_few(far)}; correct "
+            "them, or make them empty cells (NaN in a data frame)"
         )
     return sentences
 

@@ -477,8 +477,8 @@ def category_of(column: pd.Series, train: int, where: str, accept: bool = False)
         refuse_spellings(texts_of(column), f"column {column.name!r}", where)
     if len(values) > MANY_CATEGORIES and len(values) * FEW_ROWS > train:
         warn(
-            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, each an input of its own that hardly a "
-            f"row has; put them into fewer kinds, or leave it out with {drop_flags(name)}"
+            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, each an input of its own that "
+            f"hardly a row has; put them into fewer kinds, or leave it out with {drop_flags(name)}"
         )
     return Category(name, tuple(values))
 

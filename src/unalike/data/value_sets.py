@@ -11,9 +11,7 @@ from unalike.data.columns import MISSING, is_number
 
 NUMBER = re.compile(r"([+-]?)0*(\d+?)(?:[.,](\d*?)0*)?")
 """A number without an exponent: its sign, and its digits before and after the decimal mark without needless zeros."""
-AMOUNT = re.compile(
-    r"[<>~≤≥$€£]?=?\s*[-+]?[\d.,\s]*\d\s*(%|[€£]|[^\W\d_]{1,6}(/[^\W\d_]{1,6})?)?"
-)
+AMOUNT = re.compile(r"[<>~≤≥$€£]?=?\s*[-+]?[\d.,\s]*\d\s*(%|[€£]|[^\W\d_]{1,6}(/[^\W\d_]{1,6})?)?")
 """An amount as a text, perhaps with a unit, such as `31%` or `7,5 mg/l`."""
 SHARE_OF_AMOUNTS = 0.8
 """Least share of the texts of a column that are amounts, from which on it is one of amounts."""
@@ -72,8 +70,8 @@ def amounts_as_texts(name: str, texts: Sequence[str]) -> str:
     ways = dict.fromkeys(re.sub(r"\d+", "0", text) for text in amounts)
     examples = [next(text for text in amounts if re.sub(r"\d+", "0", text) == way) for way in ways]
     return (
-        f"the column {name!r} holds amounts as texts, such as {' and '.join(map(repr, examples[:2]))}, which are read as {len(known)} "
-        "categories without an order; write them as plain numbers"
+        f"the column {name!r} holds amounts as texts, such as {' and '.join(map(repr, examples[:2]))}, which are read as "
+        f"{len(known)} categories without an order; write them as plain numbers"
     )
 
 

@@ -83,6 +83,8 @@ class Decision:
         losers: client -> its mean difference with `best`, and the interval, of clients that lose; the largest loss first. None
             where seeds have other clients.
         worse_off: the share of all pairs (seed, client) that are worse off with `best` than with the baseline; NaN if unknown.
+        few_clients: how many clients have too few test samples to be judged: they are counted, not named.
+        has_judged_clients: whether any client has test samples enough.
         client_noun: what the user's data calls a client, such as `hospital`.
         epsilon: epsilon of a run of `best`, if that is private; else NaN.
         samples_limit: whether a part of the interval's width remains with any number of seeds, because these share samples.
@@ -114,12 +116,19 @@ class Decision:
     samples_limit: bool = False
     losers: Mapping[str, tuple[float, float, float]] | None = None
     worse_off: float = math.nan
+    few_clients: int = 0
+    has_judged_clients: bool = True
     client_noun: str = "client"
 
     @property
     def leader(self) -> str:
         """The best candidate; the baseline if there is no candidate."""
         return self.best or self.baseline
+
+    @property
+    def in_use(self) -> str:
+        """The method that the answer says to use: the choice, or the baseline that is kept meanwhile."""
+        return self.choice or self.baseline
 
     @property
     def stands(self) -> bool:
@@ -207,12 +216,18 @@ class Decision:
                 value=f"{wording.share(self.worse_off)} of {wording.several(self.client_noun)}",
                 note=f"worse off with {self.best} than with {self.baseline}, in all seeds together",
             )
+        not_judged = ""
+        if self.few_clients:
+            not_judged = wording.not_judged(self.few_clients, self.client_noun)
+        few = f"; {not_judged}" if not_judged else ""
+        if not self.has_judged_clients:
+            return KeyFact(title, value="Not known", note=not_judged)
         if not self.losers:
             effect = wording.size_of_effect(self.smallest_effect, self.metric)
             return KeyFact(
                 title,
                 value=f"No {self.client_noun}",
-                note=f"by {effect} or more, on average with {self.best}",
+                note=f"by {effect} or more, on average with {self.best}{few}",
             )
         losses = []
         for name, (difference, low, high) in list(self.losers.items())[:MAX_NAMED_LOSERS]:
@@ -224,7 +239,7 @@ class Decision:
         return KeyFact(
             title,
             value=wording.plural(len(self.losers), self.client_noun),
-            note=f"{wording.listing(losses)}, on average with {self.best}",
+            note=f"{wording.listing(losses)}, on average with {self.best}{few}",
         )
 
     def _chance(self) -> KeyFact | None:

@@ -26,9 +26,7 @@ def heart_disease() -> Dataset:
     It comes with the package (CC BY 4.0). A patient has the disease if `num`, 0 to 4, is above 0. Missing values are encoded as
     those of any table.
     """
-    table = read_table(
-        HEART_DISEASE, target="num", group="dataset", drop="id", unit=ROWS_ALONE
-    )
+    table = read_table(HEART_DISEASE, target="num", group="dataset", drop="id", unit=ROWS_ALONE)
     has_disease = _with_labels(table, lambda num: (num > 0).long())
     return replace(
         has_disease,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
-from unalike.data.belonging import ROWS_ALONE, find_units
+from unalike.data.belonging import ROWS_ALONE, Units, units_of
 from unalike.data.columns import (
     NUMBERS,
     date_formats,
@@ -180,76 +180,48 @@ def read_table(
             "is, if there is one)"
         )
 
-    # The labels.
-    keeps_rows_alone = unit == ROWS_ALONE
-    if keeps_rows_alone:
-        unit = None
-    if unit is not None and unit not in group:
+    # The rows with their labels and owners.
+    if unit not in (None, ROWS_ALONE) and unit not in group:
         group.append(unit)
     named_columns = [*_several(split or ()), *_several(text or ())]
     frame, column, source = with_target(frame, target, where, labelled_only)
     require_columns(frame, [*drop, *group, *named_columns], where)
-    has_owner = _have_owners(frame, group, where, labelled_only)
+    has_owner = _have_owners(frame, group, source, where, labelled_only, accept)
     frame = frame[has_owner]
     column = column[has_owner]
-    if source in group:
-        raise UnalikeError(
-            f"{where}: found {source!r} as the target and as the group, so that each owner has one label; name another column for one "
-            "of the two"
-        )
     y, classes = labels(column, where, regression, accept)
     if classes is not None and not is_agreed:
         check_classes(column, len(classes), where)
-    _check_owners(frame, group, where, accept)
 
-    # Rows that belong together are found before the division, which keeps them on one side.
+    # Training rows come first, since the encoding is fitted on them alone; rows that belong together are on one side.
+    times = only_times(split_by, dates)
     is_divided = split is None and (labelled or not is_agreed)
-    units = None if unit is None else np.array(texts_of(frame[unit]))
-    notes: list[str] = []
-    found = None
-    if is_divided and unit is None and not keeps_rows_alone:
-        read_otherwise = [source, *named_columns, *only_times(split_by, dates)]
-        found = find_units(frame, read_otherwise, group, where)
-    if found is not None:
-        unit = found.name
-        units = found.values
-        notes.append(found.note)
-
-    # Training rows come first, since the encoding is fitted on them alone.
+    read_otherwise = [source, *named_columns, *times]
+    units = units_of(frame, unit, read_otherwise, group, where, are_sought=is_divided)
     time = _times(frame, split_by, split, dates, where)
-    test = a_fifth(y, units, time) if split is None else _tests(frame[split], where)
+    test = _test_rows(frame, y, split, units, time, where)
     _note_dates(frame.drop(columns=[source]), is_divided and split_by is None, where)
     order = np.argsort(test, kind="stable")
     train = int((~test).sum())
     frame = frame.iloc[order]
-    y = y[order]
     groups = {column: _names_of(frame[column]) for column in group}
-    if found is not None:
-        groups[found.name] = found.values[order]
+    if units is not None and units.name not in groups:
+        groups[units.name] = units.values[order]
 
     # The features: by the agreed encoding, of one column of text, or of all columns that nothing else is read from.
     unread = [source, *drop, *_several(split or ())]
-    persons = [column for column in groups if column in frame]
-    unused = list(dict.fromkeys([*unread, *persons, *only_times(split_by, dates)]))
+    owners = {name: frame[name] for name in group if name != unit}
+    unused = list(dict.fromkeys([*unread, *frame.columns.intersection([*groups]), *times]))
+    notes = [] if units is None else units.notes
+    words = _words(text, length, vocabulary, bag, unused, where)
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)
         x = new_rows(frame, encoding, where)
-    elif text is not None:
-        if text in unused:
-            raise UnalikeError(
-                f"{where}: found text={text!r}, which is the target, a group, the split or "
-                "dropped, too; name another column"
-            )
-        encoding = replace(fit_words(frame[text], train, length, vocabulary, bag), target=target)
+    elif words is not None:
+        encoding = replace(words(frame, train), target=target)
         x = encoding.apply(frame, where)
-    elif (length, vocabulary, bag) != (LENGTH_WORDS, VOCABULARY_WORDS, False):
-        raise UnalikeError(
-            f"{where}: length, vocabulary and bag say how a column of text is read; name it with "
-            "text="
-        )
     else:
         features = frame.drop(columns=unused)
-        owners = {name: frame[name] for name in group if name != unit}
         notes += giveaways(features, column.iloc[order], owners, where, accept)
         formats_of_dates = dates_of(features, dates, where)
         encoding = replace(fit(features, train, where, formats_of_dates, accept), target=target)
@@ -259,16 +231,38 @@ def read_table(
     return Dataset.divided(
         name=name,
         x=x,
-        y=y,
+        y=y[order],
         train=train,
         classes=classes,
         groups=groups,
         encoding=encoding,
-        unit=unit,
+        unit=None if units is None else units.name,
         published=split is not None,
         time=None if time is None else time[order],
         notes=tuple(notes),
     )
+
+
+def _words(
+    text: str | None, length: int, vocabulary: int, bag: bool, unused: Sequence[str], where: str
+) -> Callable[[pd.DataFrame, int], Encoding] | None:
+    """What makes the encoding of the column `text` from a table and its number of training rows; None for other tables.
+
+    Raises `UnalikeError` for a column that something else is read from, and for options of texts without such a column.
+    """
+    if text is None:
+        if (length, vocabulary, bag) != (LENGTH_WORDS, VOCABULARY_WORDS, False):
+            raise UnalikeError(
+                f"{where}: length, vocabulary and bag say how a column of text is read; name it with "
+                "text="
+            )
+        return None
+    if text in unused:
+        raise UnalikeError(
+            f"{where}: found text={text!r}, which is the target, a group, the split or "
+            "dropped, too; name another column"
+        )
+    return lambda frame, train: fit_words(frame[text], train, length, vocabulary, bag)
 
 
 def _times(
@@ -282,6 +276,20 @@ def _times(
             f"{where}: found split_by={split_by!r} beside split={split!r}, which says already which rows test; leave one out"
         )
     return moments_of(frame, split_by, dates, where)
+
+
+def _test_rows(
+    frame: pd.DataFrame,
+    y: np.ndarray,
+    split: str | None,
+    units: Units | None,
+    time: np.ndarray | None,
+    where: str,
+) -> np.ndarray:
+    """Whether each row tests: by the column `split`, or a fifth of the rows or units, by time if there is one."""
+    if split is not None:
+        return _tests(frame[split], where)
+    return a_fifth(y, None if units is None else units.values, time)
 
 
 def _note_dates(frame: pd.DataFrame, is_random: bool, where: str) -> None:
@@ -380,10 +388,24 @@ def _tests(column: pd.Series, where: str) -> np.ndarray:
 
 
 def _have_owners(
-    frame: pd.DataFrame, group: Sequence[str], where: str, labelled_only: bool
+    frame: pd.DataFrame,
+    group: Sequence[str],
+    source: str,
+    where: str,
+    labelled_only: bool,
+    accept: bool,
 ) -> np.ndarray:
-    """Whether each row has a value in all columns of owners. Raises `UnalikeError` where one has none, unless it is left out."""
+    """Whether each row has a value in all columns of owners.
+
+    Raises `UnalikeError` for the target among them, for a row without a value, unless such rows are left out, and, unless it is
+    accepted, for names that differ only in their spelling.
+    """
     for name in group:
+        if name == source:
+            raise UnalikeError(
+                f"{where}: found {source!r} as the target and as the group, so that each owner has one label; name another column "
+                "for one of the two"
+            )
         missing = frame[name].isna().to_numpy()
         if missing.any() and not labelled_only:
             raise UnalikeError(
@@ -391,6 +413,8 @@ def _have_owners(
                 f"{first_place(frame[name], missing)}; fill them in, or leave these rows out with --labelled-only, in Python "
                 "labelled_only=True"
             )
+        if not accept:
+            refuse_spellings(texts_of(frame[name]), f"the group {name!r}", where)
     has_owner = frame[list(group)].notna().all(axis=1).to_numpy()
     if not has_owner.all():
         warn(f"{where}: left out {(~has_owner).sum()} of {len(frame)} rows, which have no group")
@@ -404,14 +428,6 @@ def _names_of(column: pd.Series) -> np.ndarray:
     if (column % 1 == 0).all():
         return column.to_numpy(np.int64)
     return np.array(texts_of(column))
-
-
-def _check_owners(frame: pd.DataFrame, group: Sequence[str], where: str, accept: bool) -> None:
-    """Raise `UnalikeError`, unless it is accepted, for a column of owners with names that differ only in their spelling."""
-    if accept:
-        return
-    for column in group:
-        refuse_spellings(texts_of(frame[column]), f"the group {column!r}", where)
 
 
 def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, where: str) -> None:

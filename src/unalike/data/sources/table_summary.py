@@ -21,7 +21,7 @@ from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.core.tasks.registry import TaskName, task_for
-from unalike.data.belonging import ROWS_ALONE, find_units
+from unalike.data.belonging import ROWS_ALONE, units_of
 from unalike.data.columns import (
     FORMATS,
     MISSING,
@@ -166,9 +166,9 @@ def summarize(
     """Summarize the training rows of a table, those that a site would train on: all but every fifth of a class.
 
     The arguments are those of `read_table`; with `split_by` the earlier rows are summarized. All samples of a unit are summarized,
-    or none; a column of units that is found here stays among the features, since other sites may find none. `least` is the fewest rows that a name or a number in the summary is about: rarer categories and classes are left out,
-    and numbers of a column with fewer values count as missing. Raises `UnalikeError`, which names the column, for a table that
-    cannot be read or encoded.
+    or none; a column of units that is found here stays among the features, since other sites may find none. `least` is the fewest
+    rows that a name or a number in the summary is about: rarer categories and classes are left out, and numbers of a column with
+    fewer values count as missing. Raises `UnalikeError`, which names the column, for a table that cannot be read or encoded.
     """
     from pandas.api.types import is_bool_dtype
 
@@ -184,33 +184,15 @@ def summarize(
         check_classes(column, len(classes), where)
 
     # The rows on which the site would train alone: no number of a test sample leaves it.
-    units = None
-    if unit is None:
-        found = find_units(frame, [source, *only_times(split_by, date)], group, where)
-        if found is not None:
-            units = found.values
-            warn(found.note)
-    elif unit != ROWS_ALONE:
-        units = np.array(texts_of(frame[unit]))
+    read_otherwise = [source, *only_times(split_by, date)]
+    units = units_of(frame, unit, read_otherwise, group, where)
     time = None if split_by is None else moments_of(frame, split_by, date, where)
-    train = ~a_fifth(y, units, time)
+    train = ~a_fifth(y, None if units is None else units.values, time)
     features = frame[train].drop(columns=unused)
     dates = dates_of(frame.drop(columns=unused), date, where)
-    constants = constant_columns(features)
-    if constants:
-        warn(
-            f"{where}: {', '.join(map(repr, constants))}: one value in all rows here; other sites may have others, so keep it, unless "
-            f"all sites leave it out: {drop_flags(*constants)}"
-        )
-    for note in doubts(features.drop(columns=[*dates]), where):
+    for note in [] if units is None else units.notes:
         warn(note)
-    amounts = {
-        repr(str(key)): floats_of(features[key], where)
-        for key in features
-        if kind_of(features[key]) == NUMBERS
-    }
-    for text in suspect_numbers(amounts):
-        warn(f"{where}: {text}")
+    _warn_of_columns(features, dates, where)
     for text in giveaways(features, column[train], {}, where, accept):
         warn(text)
 
@@ -241,6 +223,25 @@ def summarize(
         numbers=tuple(numbers),
         categories=tuple(categories),
     )
+
+
+def _warn_of_columns(features: pd.DataFrame, dates: Mapping[str, str], where: str) -> None:
+    """Warn of columns that are probably no features, and of numbers that are probably no amounts."""
+    constants = constant_columns(features)
+    if constants:
+        warn(
+            f"{where}: {', '.join(map(repr, constants))}: one value in all rows here; other sites may have others, so keep it, "
+            f"unless all sites leave it out: {drop_flags(*constants)}"
+        )
+    for note in doubts(features.drop(columns=[*dates]), where):
+        warn(note)
+    amounts = {
+        repr(str(key)): floats_of(features[key], where)
+        for key in features
+        if kind_of(features[key]) == NUMBERS
+    }
+    for text in suspect_numbers(amounts):
+        warn(f"{where}: {text}")
 
 
 def agreed(
