@@ -144,7 +144,7 @@ def test_folder_of_a_single_run_keeps_risks_and_positives(compared, hospitals, t
 
 def test_joined_page_has_the_table_of_the_clients(compared):
     page = join([("a", compared[0])]).page()
-    assert "Every client with" in page
+    assert "Every hospital with" in page
 
 
 @pytest.mark.browser
