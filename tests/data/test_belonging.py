@@ -118,7 +118,9 @@ def test_columns_that_tell_the_target_or_the_owner_are_named():
 def test_owners_that_are_missing_are_told_by_row_and_left_out_if_asked():
     frame = patients().astype({"hospital": object})
     frame.loc[[3, 9], "hospital"] = None
-    with pytest.raises(UnalikeError, match=r"'hospital' is missing in 2 of 300 rows.*labelled_only"):
+    with pytest.raises(
+        UnalikeError, match=r"'hospital' is missing in 2 of 300 rows.*labelled_only"
+    ):
         read(frame)
     data, _ = read(frame, labelled_only=True)
     assert len(data.merged()[1]) == 298

@@ -108,8 +108,10 @@ def risk_panels(content: ReportContent, looks: Looks) -> dict[str, Panel | None]
     for client, by_method in clients.items():
         figure = _calibration(by_method, looks, content.rules.level)
         calibration.append(View(client, figure, f"Observed share by predicted risk at {client}."))
-        figure = _roc(_sensitivities(by_method), looks)
-        roc.append(View(client, figure, f"ROC curve at {client}."))
+        if client != POOLED or len(clients) == 1:
+            # pooled over clients, an ROC curve rewards knowing the client
+            figure = _roc(_sensitivities(by_method), looks)
+            roc.append(View(client, figure, f"ROC curve at {client}."))
         figure = _benefit(_benefits(by_method), looks)
         benefit.append(View(client, figure, f"Net benefit by threshold at {client}."))
 
