@@ -77,6 +77,52 @@ def test_references_equal_a_loop_over_scikit_learn_on_the_same_divisions(hearts)
         assert table[label, POOLED] == pytest.approx(expected, abs=ROUNDING)
 
 
+def test_repeated_patients_do_not_turn_the_answer_and_it_is_that_of_a_loop_over_scikit_learn():
+    """The outcome is that of the patient alone: it can be memorized, and no other patient tells it."""
+    rng = np.random.default_rng(0)
+    owner = np.sort(rng.integers(0, 120, 400))
+    ill = rng.integers(0, 2, 120)
+    age = rng.normal(60, 12, 120)
+    visits = pd.DataFrame(
+        {
+            "patient": owner,
+            "hospital": np.array(["north", "south"])[owner // 60],
+            "age": age[owner],
+            "crp": rng.normal(size=400),
+            "ill": ill[owner],
+        }
+    )
+
+    def compared(**options):
+        data = ua.load(visits, target="ill", group="hospital", **options)
+        return data, ua.compare(["fedavg"], data=data, metric="roc_auc", seeds=2, **OPTIONS)
+
+    _, leaking = compared(unit="none", drop="patient")
+    data, honest = compared()
+    assert (
+        leaking.together_or_alone.pooled.score > 0.8 > 0.65 > honest.together_or_alone.pooled.score
+    )
+
+    answer = honest.together_or_alone
+    makers = {
+        "logistic": lambda seed: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+        "forest": lambda seed: RandomForestClassifier(min_samples_leaf=5, random_state=seed),
+        "boosting": lambda seed: HistGradientBoostingClassifier(
+            max_iter=60, max_leaf_nodes=8, random_state=seed
+        ),
+    }
+    gains = []
+    for seed in (0, 1):
+        population = ua.partition(data, seed=seed)
+        rows = population.test.values
+        areas = []
+        for fit, pooled in ((answer.pooled, True), (answer.alone, False)):
+            y, risk = by_hand(population, lambda: makers[fit.model](seed), pooled)
+            areas.append(roc_auc_score(y[rows], risk[rows]))
+        gains.append(areas[0] - areas[1])
+    assert answer.gain.mean == pytest.approx(np.mean(gains), abs=ROUNDING)
+
+
 def test_answer_is_the_paired_interval_of_the_best_fits_and_stands_first(hearts, folder, capsys):
     found = hearts.together_or_alone()
     of_all = hearts.fitted[hearts.fitted["client"] == POOLED]

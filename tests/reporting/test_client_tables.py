@@ -26,7 +26,7 @@ def table(tmp_path_factory):
     """FedAvg, Ditto and training alone on three hospitals; in the west the sign of the effect is another, and it is sicker."""
     rng = np.random.default_rng(0)
     rows = []
-    for name, count, sign, shift in zip(NAMES, (90, 70, 40), (1, 1, -1), (0.0, 0.3, 1.2)):
+    for name, count, sign, shift in zip(NAMES, (200, 160, 200), (1, 1, -1), (0.0, 0.3, 1.2)):
         x = rng.normal(size=(count, 3))
         ill = sign * x[:, 0] + shift + rng.normal(0, 0.7, count) > 0.3
         rows.append(
@@ -92,7 +92,7 @@ def test_all_surfaces_have_the_table(compared):
     content = found.content()
     [best] = clients_of_best(content)
     assert best.columns[:5] == [
-        "Client",
+        "Hospital",
         "Test samples",
         "Positives",
         "ROC AUC",
@@ -100,9 +100,11 @@ def test_all_surfaces_have_the_table(compared):
     ]
     assert "Gain over fedavg" in best.columns and best.rows[2][0].text == "west"
     for text in (str(found), found._repr_html_(), render(content)):
-        assert "Every client with" in text and "all test samples pooled" in text
+        assert "Every hospital with" in text and "all test samples pooled" in text
     page = render(content)
-    assert all(f"Every client with {label}, mean over 4 seeds" in page for label in content.labels)
+    assert all(
+        f"Every hospital with {label}, mean over 4 seeds" in page for label in content.labels
+    )
     block = [("one", content)]
     of_csv = pd.read_csv(io.StringIO(export_clients(block, "csv")))
     assert len(of_csv) == 15 and list(of_csv)[:3] == ["partition", "method", "client"]
@@ -151,16 +153,19 @@ def test_another_score_of_all_clients_decides(compared, across):
     }[across]
     assert f"Scores are {word} on samples" in join([("one", other)]).page(summary=True)
     assert word in str(other.decision) and word not in str(found.decision)
-    own, pooled = (
-        found.client_scores.copy(),
-        found.client_scores["client"] == "all test samples pooled",
-    )
-    judged = [
-        "to_fedavg_low",
-        "to_fedavg_high",
-    ]  # of the pooled row, which decides in `found` alone
-    own.loc[pooled, judged] = other.client_scores.loc[pooled, judged]
+    # the row that decides has the interval of the summary, here and there another one
+    own = found.client_scores.copy()
+    decides = own["client"].isin(["all test samples pooled", "mean of the clients"])
+    ends = ["to_fedavg_low", "to_fedavg_high"]
+    own.loc[decides, ends] = other.client_scores.loc[decides, ends]
     pd.testing.assert_frame_equal(other.client_scores, own)
+    if across == "clients":
+        of_mean = other.client_scores.set_index(["client", "method"]).loc["mean of the clients"]
+        of_summary = other.summary[other.summary["protocol"] == "used"].set_index("method")
+        for name in ("ditto", "local_only"):
+            assert list(of_mean.loc[name, ends]) == list(
+                of_summary.loc[name, ["ci_low", "ci_high"]]
+            )
     assert word in render(other.content())
 
 

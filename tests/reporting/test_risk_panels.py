@@ -66,18 +66,24 @@ def test_stored_risks_are_those_that_the_scores_are_made_of(compared):
 def test_every_hospital_has_a_row_and_the_large_ones_curves(compared):
     content = compared[0].content()
     panels = risk_panels(content, looks(content.labels))
-    assert [view.label for view in panels["calibration"].views] == ["north", "south"]
-    for key in ("roc", "net_benefit"):
-        assert [view.label for view in panels[key].views] == [
-            "north",
-            "south",
-            "mean of the clients",
-        ]
+    assert [view.label for view in panels["calibration"].views] == [
+        "north",
+        "south",
+        "all test samples pooled",
+    ]
+    # pooled over hospitals, an ROC curve would reward knowing the hospital
+    assert [view.label for view in panels["roc"].views] == ["north", "south", "mean of the clients"]
+    assert [view.label for view in panels["net_benefit"].views] == [
+        "north",
+        "south",
+        "all test samples pooled",
+        "mean of the clients",
+    ]
     table = risk_table(content, looks(content.labels))
     mean = "mean of the clients with the score (2 of 3 have all)"  # tiny has a Brier score alone
     assert [row[0].text for row in table.rows] == ["north"] * 2 + ["south"] * 2 + ["tiny"] * 2 + [
-        mean
-    ] * 2
+        "all test samples pooled"
+    ] * 2 + [mean] * 2
     by_title = dict(zip(table.columns, table.rows[4]))
     assert by_title["Calibration slope"].text == "–" and by_title["Brier score"].text != "–"
     counts = dict(
@@ -139,7 +145,7 @@ def test_folder_of_a_single_run_keeps_risks_and_positives(compared, hospitals, t
 
 def test_joined_page_has_the_table_of_the_clients(compared):
     page = join([("a", compared[0])]).page()
-    assert "Every client with" in page
+    assert "Every hospital with" in page
 
 
 @pytest.mark.browser

@@ -363,7 +363,7 @@ def test_after_tuning_the_test_samples_of_owners_are_the_same_and_their_variance
     for name in (
         "best",
         "difference",
-        "adjusted_interval",
+        "interval",
         "shrunken",
         "probability_best",
         "verdicts",

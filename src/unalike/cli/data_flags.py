@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unalike._utils.errors import UnalikeError
@@ -93,11 +94,16 @@ class DataFlags(
         self.check_partition()
         dataset = self.load().dataset
         if self.group and self.partition is None and self.plan is None:
-            title = f"{self.data} by {self.group[0]}"
+            title = f"{self._short_name} by {self.group[0]}"
         else:
             division = self.resolved_partition(dataset).get("partition") or f"plan {self.plan}"
-            title = f"{self.data}, {division}"
+            title = f"{self._short_name}, {division}"
         return self.divide(dataset, seed), title
+
+    @property
+    def _short_name(self) -> str:
+        """The data as a headline names it: a file without its folders."""
+        return self.data if "(" in self.data else Path(self.data).name
 
     def command(self, name: str, options: dict[str, Any], work: Any = None) -> str:
         """A command line on this data, with the options of local training that differ from their defaults."""

@@ -304,6 +304,7 @@ def prepare_experiment(
     if isinstance(work, Mapping):
         asked["work"] = "; ".join(f"{label}: {one}" for label, one in works.items())
     notes += [note for note in first_run.data_notes if note not in warned]
+    notes += _uneven_folds(request.folds, len(plan.seeds))
     facts = replace(
         facts_of(cells, by_label, baseline, plan.seeds, flags, asked),
         looks=plan.looks,
@@ -412,17 +413,37 @@ def _warnings_of(given: GivenClients, seeds: list[int]) -> dict[str, str]:
     return told
 
 
+def _uneven_folds(folds: int | None, seeds: int) -> list[str]:
+    """A sentence where the seeds test some samples more often than others, or never: they are no whole repetitions of the folds."""
+    if folds is None or seeds % folds == 0:
+        return []
+    repetitions = -(-seeds // folds)
+    more = f"{repetitions * folds} or {(repetitions + 1) * folds}"
+    less = "never tested" if seeds < folds else "tested less often than others"
+    return [
+        f"{seeds} seeds of {folds} folds are no whole repetition, so that some samples are {less}: --seeds {more} tests each "
+        "one equally often"
+    ]
+
+
 def _check_scored(run_config: RunConfig) -> None:
     """Raise `UnalikeError` if the runs would produce no score to compare."""
     if not run_config.options.rounds:
         raise UnalikeError(
             "found rounds=0, which leaves all methods at the initial weights; expected 1 or more"
         )
-    if not run_config.population.is_scored(run_config.options.protocols):
+    population = run_config.population
+    if population.is_scored(run_config.options.protocols):
+        return
+    if population.sizes.max(initial=0) <= 1:
         raise UnalikeError(
-            "no client has a test sample to compare methods by; give ClientData(test=...), ua.partition(..., split=0.75), or "
-            "protocol='server' with test=(x, y)"
+            f"found {len(population)} clients with one row each, which trains, so that none is left to test; divide the rows by "
+            "a column that several rows share, with --group, in Python group="
         )
+    raise UnalikeError(
+        "no client has a test sample to compare methods by; let some test with --split 0.75, or test on a set of the server with "
+        "--protocol server; in Python ClientData(test=...), ua.partition(..., split=0.75), or protocol='server' with test=(x, y)"
+    )
 
 
 def _shared_model_first(protocol: str | Sequence[str]) -> tuple[str, ...]:

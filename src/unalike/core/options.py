@@ -81,7 +81,8 @@ class TableOptions(DelimitedOptions):
         str | None,
         Help(
             "Column whose values, such as patients or recordings, are never divided between training and test samples; not used as "
-            "a feature."
+            "a feature. Unless given, a column such as patient_id whose values repeat, or else copies of rows; none: each row for "
+            "itself."
         ),
     ] = None
     split_by: Annotated[
@@ -107,7 +108,7 @@ class TableOptions(DelimitedOptions):
         ),
     ] = ()
     labelled_only: Annotated[
-        bool, Help("Leave out the rows without a target, which are refused otherwise.")
+        bool, Help("Leave out the rows without a target or a group, which are refused otherwise.")
     ] = False
     accept: Annotated[
         bool,

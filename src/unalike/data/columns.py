@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 FEW_ROWS = 10
 """Tables with fewer rows than this may have columns in which every value differs; in longer ones these are row names or numbers."""
 MANY_ROWS = 50
-"""Whole numbers that differ in all of at least this many rows are probably identifiers."""
+"""Whole numbers that differ in all of at least this many rows are probably identifiers; in fewer rows, equal rows and columns that
+follow from each other may be accidents."""
 LONG_NUMBER = 10**9
 """Whole numbers of this size, the median of a column, are probably identifiers."""
 DATE_TYPES = ("Timestamp", "date", "datetime")
@@ -44,6 +45,12 @@ OWNER_PATTERN = re.compile(
     re.I,
 )
 """Names of columns that may say who holds a row."""
+CODE_PATTERN = re.compile(
+    r"(zip|plz|post(al)?([ _-]?code)?|postcode|icd([ _-]?(9|10))?|diag(nosis)?|drg|cpt|atc|phone|fax|ssn)"
+    r"([ _-]?(code|no|nr|number))?",
+    re.I,
+)
+"""Names of columns whose numbers are codes, and no amounts."""
 MISSING = "(missing)"
 """The text that stands for a missing value among categories."""
 NOTHING = "nothing"
@@ -260,10 +267,17 @@ def only_times(split_by: str | None, dates: Sequence[str]) -> list[str]:
     return [column_of(split_by)]
 
 
+def constant_columns(features: pd.DataFrame) -> list[str]:
+    """The columns with one value in all rows."""
+    return [str(column) for column in features if features[column].nunique(dropna=False) == 1]
+
+
 def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
-    """Warnings of columns that are probably not features: constants, identifiers, owners, dates read as categories."""
-    constants = [column for column in features if features[column].nunique(dropna=False) == 1]
-    others = features.drop(columns=constants)
+    """Warnings of columns that are probably not features: identifiers, codes, owners, dates read as categories.
+
+    Nothing is said of columns with one value.
+    """
+    others = features.drop(columns=constant_columns(features))
     identifiers = [column for column in others if _identifies(others[column])]
     owners = [
         column
@@ -281,15 +295,23 @@ def doubts(features: pd.DataFrame, where: str) -> list[UserWarning]:
         return f"{where}: {', '.join(repr(column) for column in columns)}: {note}"
 
     warnings: list[UserWarning] = []
-    if constants:
-        note = f"one value in all rows, which says nothing; leave out: {drop_flags(*constants)}"
-        warnings.append(UserWarning(about(constants, note)))
     if identifiers:
         note = (
             "numbers that look like identifiers or count the rows, read as features; leave out: "
             f"{drop_flags(*identifiers)}"
         )
         warnings.append(DoubtfulColumn(about(identifiers, note)))
+    codes = [
+        column
+        for column in others
+        if kind_of(others[column]) == NUMBERS and CODE_PATTERN.fullmatch(str(column))
+    ]
+    if codes:
+        note = (
+            "numbers that look like codes, which have no order, read as amounts; put them into kinds as texts (region, group of "
+            f"diagnoses), or leave out: {drop_flags(*codes)}"
+        )
+        warnings.append(UserWarning(about(codes, note)))
     if owners:
         owner = str(owners[0])
         note = (

@@ -46,6 +46,7 @@ class Dataset:
             reader set it apart, and every division draws test samples of its own.
         time: The moment of each sample, such as a day or its place in a series, training samples first. Every division then lets
             the later samples of a client test, and validate, instead of random ones. None: the order says nothing.
+        notes: Sentences of the reader about the samples, which reports repeat.
 
     Shapes:
         x: float32 images [N, C, H, W] in 0..1 or rows [N, D], or int64 tokens [N, T].
@@ -67,6 +68,7 @@ class Dataset:
     unit: str | None = None
     published: bool = True
     time: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
     _whole: Pair = field(init=False, repr=False)
 
     if TYPE_CHECKING:  # the arguments may be arrays, the fields are tensors
@@ -82,6 +84,7 @@ class Dataset:
             unit: str | None = None,
             published: bool = True,
             time: np.ndarray | None = None,
+            notes: tuple[str, ...] = (),
         ) -> None: ...
 
     def __repr__(self) -> str:
@@ -104,6 +107,7 @@ class Dataset:
             self.unit,
             self.published,
             self.time,
+            self.notes,
         )
         return type(self).divided, arguments
 
@@ -165,6 +169,7 @@ class Dataset:
         unit: str | None = None,
         published: bool = True,
         time: np.ndarray | None = None,
+        notes: tuple[str, ...] = (),
     ) -> Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         x, y = array_checks.pair((x, y), name)
@@ -178,6 +183,7 @@ class Dataset:
             unit=unit,
             published=published,
             time=time,
+            notes=notes,
         )
 
     def taken(self, rows: np.ndarray) -> Dataset:
@@ -195,6 +201,7 @@ class Dataset:
             unit=self.unit,
             published=self.published,
             time=None if self.time is None else self.time[rows],
+            notes=self.notes,
         )
 
     def in_order(self) -> Dataset:
@@ -292,6 +299,11 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: (C, H, W), (D,) or (T,)."""
         return tuple(self.train[0].shape[1:])
+
+    @property
+    def owners(self) -> list[str]:
+        """The columns of groups that say who holds a sample: all but that of the units."""
+        return [column for column in self.groups if column != self.unit]
 
     @cached_property
     def units(self) -> np.ndarray:

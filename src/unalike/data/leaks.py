@@ -53,11 +53,11 @@ def leak_notes(x: Inputs, train: Ragged, test: Ragged) -> list[str]:
     if not len(samples) or _twins_by_chance(x, samples) > MOST_CHANCE_TWINS:
         return []
     keys, keys_of_tests = _keys((x, samples), (x, tests))
-    return [
-        *_tested(keys, keys_of_tests, "the clients' test samples"),
-        *_repeated(keys, clients[first]),
-        *_overlapping(x, samples, tests),
-    ]
+    tested = _tested(keys, keys_of_tests, "the clients' test samples")
+    # A division that keeps copies on one side makes repeated samples harmless.
+    kept_together = len(tests) > 0 and not tested
+    repeated = [] if kept_together else _repeated(keys, clients[first])
+    return [*tested, *repeated, *_overlapping(x, samples, tests)]
 
 
 def server_leak_notes(x: Inputs, train: Ragged, server: Inputs) -> list[str]:

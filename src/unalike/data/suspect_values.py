@@ -1,13 +1,12 @@
 """Values that are probably not what they seem: codes for missing values among amounts, amounts written as texts, absent classes."""
 
-import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from unalike.core.inputs import is_one_tensor
-from unalike.data.columns import MISSING
 from unalike.data.population import Population
-from unalike.data.table_encoding import Category
+from unalike.data.value_sets import amounts_as_texts
 
 CODES = (-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
 """Numbers that tables have in the place of missing values."""
@@ -21,10 +20,10 @@ MOST_ROWS = 20_000
 """Training samples that are looked at."""
 MOST_COLUMNS = 200
 """Columns that are looked at."""
-AMOUNT = re.compile(r"[<>~]?\s*[-+]?[\d.,\s]*\d\s*(%|[^\W\d_]{1,4}(/[^\W\d_]{1,4})?)?")
-"""An amount as a text, perhaps with a unit, such as `31%` or `7,5 mg/l`."""
-SHARE_OF_AMOUNTS = 0.8
-"""Least share of the values of a category that are amounts, from which on it is noted."""
+LEAST_GAP_RANGES = 10.0
+"""Least distance of numbers that stand apart from all others, in the range of these."""
+MOST_SHARE_APART = 0.05
+"""Most of a column's numbers that stand apart; more are a part of what it measures."""
 LEAST_ABSENT_SHARE = 0.25
 """Least share of classes without a sample that is noted: a rare class may have none by chance."""
 MOST_LISTED = 5
@@ -37,12 +36,12 @@ def suspect_values(population: Population) -> list[str]:
         return []
     encoding = population.encoding
     categories = () if encoding is None else encoding.categories
-    written = [note for category in categories if (note := _as_texts(category))]
-    return [*_codes(population), *written, *_absent_classes(population)]
+    written = [amounts_as_texts(category.name, category.values) for category in categories]
+    return [*_codes(population), *filter(None, written), *_absent_classes(population)]
 
 
 def _codes(population: Population) -> list[str]:
-    """A sentence where columns hold a code for missing values; columns of a table by name, in its own units."""
+    """What `suspect_numbers` says of the training samples; columns of a table by name, in its own units."""
     x, encoding = population.x, population.encoding
     if not is_one_tensor(x) or x.dim() != 2 or not x.is_floating_point():
         return []
@@ -57,18 +56,61 @@ def _codes(population: Population) -> list[str]:
         # as the table has it, up to rounding
         values[:, j] = np.round(values[:, j] * number.scale + number.mean, 2)
 
-    found = []
-    for name, column in zip(names, values.T):
+    return suspect_numbers(dict(zip(names, values.T)))
+
+
+def suspect_numbers(columns: Mapping[str, np.ndarray]) -> list[str]:
+    """Sentences where columns, name -> its numbers, hold a code for missing values, or numbers far from all their others."""
+    codes = []
+    far = []
+    for name, numbers in columns.items():
+        column = numbers[~np.isnan(numbers)]
         code = _code_of(column)
+        apart = _apart(column)
         if code is not None:
-            found.append(f"{name} ({code:g} in {int((column == code).sum())} rows)")
-    if not found:
-        return []
+            codes.append(f"{name} ({code:g} in {_rows(int((column == code).sum()))})")
+        elif apart is not None:
+            others = column[~np.isin(column, apart)]
+            far.append(
+                f"{name} ({', '.join(f'{value:g}' for value in np.unique(apart)[:MOST_LISTED])} in {_rows(len(apart))}, the "
+                f"others from {others.min():g} to {others.max():g})"
+            )
+    sentences = []
+    if codes:
+        sentences.append(
+            f"numbers that look like codes for missing values are read as amounts: {_few(codes)}; if they are "
+            "codes, make them empty cells (NaN in a data frame), or fill them"
+        )
+    if far:
+        sentences.append(
+            f"numbers far from all others of their column, which squeeze these together when it is scaled: {_few(far)}; correct "
+            "them, or make them empty cells (NaN in a data frame)"
+        )
+    return sentences
+
+
+def _few(found: Sequence[str]) -> str:
+    """The first of some texts, and how many there are besides."""
     more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
-    return [
-        f"numbers that look like codes for missing values are read as amounts: {', '.join(found[:MOST_LISTED])}{more}; if they are "
-        "codes, make them empty cells (NaN in a data frame), or fill them"
-    ]
+    return ", ".join(found[:MOST_LISTED]) + more
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _apart(column: np.ndarray) -> np.ndarray | None:
+    """The few numbers [n] of a column beyond a gap that is many times the range of all others; None if there are none."""
+    distinct = np.unique(column)
+    if len(distinct) <= FEWEST_OTHERS:
+        return None
+    gaps = np.diff(distinct)
+    place = int(gaps.argmax())
+    sides = (column[column <= distinct[place]], column[column > distinct[place]])
+    few, many = sorted(sides, key=len)
+    if len(few) > MOST_SHARE_APART * len(column) or len(np.unique(many)) <= FEWEST_OTHERS:
+        return None
+    return few if gaps[place] >= LEAST_GAP_RANGES * np.ptp(many) else None
 
 
 def _code_of(column: np.ndarray) -> float | None:
@@ -80,24 +122,15 @@ def _code_of(column: np.ndarray) -> float | None:
     for end, others, count in ends:
         if end not in CODES or (abs(end) < LARGE_CODE and (count < 2 or others[0] < 0)):
             continue
+        # several times the same negative number among none: a code, however large the others are
+        if end <= -LARGE_CODE and count > 1 and others[0] >= 0:
+            return float(end)
         spread = others[-1] - others[0]
         gap = np.abs(others - end).min()
         spacing = spread / (len(others) - 1)
         if gap >= LEAST_GAP_SPACINGS * spacing and (abs(end) < LARGE_CODE or gap >= spread):
             return float(end)
     return None
-
-
-def _as_texts(category: Category) -> str:
-    """A sentence where most categories of a column are amounts with a sign or a unit."""
-    values = [value for value in category.values if value != MISSING]
-    amounts = [value for value in values if AMOUNT.fullmatch(value.strip())]
-    if len(values) < FEWEST_OTHERS or len(amounts) < SHARE_OF_AMOUNTS * len(values):
-        return ""
-    return (
-        f"the column {category.name!r} holds amounts as texts, such as {amounts[0]!r}, which are read as {len(values)} categories "
-        "without an order; write them as plain numbers"
-    )
 
 
 def _absent_classes(population: Population) -> list[str]:

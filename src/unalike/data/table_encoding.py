@@ -30,6 +30,7 @@ from unalike.data.columns import (
     NUMBERS,
     TEXTS,
     TRUTH,
+    constant_columns,
     date_formats,
     dates_of,
     days_of,
@@ -40,11 +41,19 @@ from unalike.data.columns import (
     kind_of,
     texts_of,
 )
-from unalike.data.value_sets import in_two_ways, refuse_spellings, side_by_side, two_numbers
+from unalike.data.value_sets import (
+    amounts_as_texts,
+    in_two_ways,
+    refuse_spellings,
+    side_by_side,
+    two_numbers,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MANY_CATEGORIES = 30
+"""With more texts than this, each in fewer than ten rows on average, a column is noted."""
 MOST_CATEGORIES = 256
 """Most different texts of a column that is read as categories."""
 REPORTED_SHIFT_SCALES = 5.0
@@ -346,7 +355,14 @@ def fit(
                 f"leave it out with {drop_flags(name)}, or name it"
             )
     # Doubtful columns are read all the same, since only the user knows what they mean.
-    for note in doubts(frame.drop(columns=[*dates]), where):
+    others = frame.drop(columns=[*dates])
+    constants = constant_columns(others)
+    if constants:
+        warn(
+            f"{where}: {', '.join(map(repr, constants))}: one value in all rows, which says nothing; leave out: "
+            f"{drop_flags(*constants)}"
+        )
+    for note in doubts(others, where):
         warn(note)
     names = [column for column in frame if column in dates or is_numeric_dtype(frame[column])]
     categories = [
@@ -444,6 +460,11 @@ def category_of(column: pd.Series, train: int, where: str, accept: bool = False)
     values = sorted(set(texts_of(column[:train])))
     # In a few rows every value may differ; in more, a column of which nearly every value differs names the rows.
     differs_in_most = len(values) > 0.9 * train >= 0.9 * FEW_ROWS
+    amounts = amounts_as_texts(name, values)
+    if amounts and (len(values) > MOST_CATEGORIES or differs_in_most):
+        raise UnalikeError(f"{where}: {amounts}, or leave it out with {drop_flags(name)}")
+    if amounts:
+        warn(f"{where}: {amounts}, or leave it out with {drop_flags(name)}")
     if len(values) > MOST_CATEGORIES or differs_in_most:
         raise UnalikeError(
             f"{where}: column {column.name!r} has {len(values)} different texts in "
@@ -454,6 +475,11 @@ def category_of(column: pd.Series, train: int, where: str, accept: bool = False)
         )
     if not accept:
         refuse_spellings(texts_of(column), f"column {column.name!r}", where)
+    if len(values) > MANY_CATEGORIES and len(values) * FEW_ROWS > train:
+        warn(
+            f"{where}: column {column.name!r} has {len(values)} different texts in {train} rows, each an input of its own that "
+            f"hardly a row has; put them into fewer kinds, or leave it out with {drop_flags(name)}"
+        )
     return Category(name, tuple(values))
 
 

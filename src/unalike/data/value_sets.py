@@ -11,6 +11,12 @@ from unalike.data.columns import MISSING, is_number
 
 NUMBER = re.compile(r"([+-]?)0*(\d+?)(?:[.,](\d*?)0*)?")
 """A number without an exponent: its sign, and its digits before and after the decimal mark without needless zeros."""
+AMOUNT = re.compile(r"[<>~≤≥$€£]?=?\s*[-+]?[\d.,\s]*\d\s*(%|[€£]|[^\W\d_]{1,6}(/[^\W\d_]{1,6})?)?")
+"""An amount as a text, perhaps with a unit, such as `31%` or `7,5 mg/l`."""
+SHARE_OF_AMOUNTS = 0.8
+"""Least share of the texts of a column that are amounts, from which on it is one of amounts."""
+FEWEST_AMOUNTS = 5
+"""Fewer different texts are names of grades rather than amounts."""
 ROUNDING = 1e-6
 """The relative difference up to which two variances are equal."""
 
@@ -51,6 +57,21 @@ def refuse_spellings(texts: Sequence[str], what: str, where: str) -> None:
         f"{where}: {what} holds {'; '.join(differing)}: names that differ only in case, space or "
         "number format (with their rows); write each name in one way, or, if they are different "
         "ones, --accept, in Python accept=True"
+    )
+
+
+def amounts_as_texts(name: str, texts: Sequence[str]) -> str:
+    """A sentence where most of a column's different texts are amounts with a sign, a unit or mixed decimal marks; else empty."""
+    known = [text for text in texts if text != MISSING]
+    amounts = [text for text in known if AMOUNT.fullmatch(text.strip())]
+    if len(known) < FEWEST_AMOUNTS or len(amounts) < SHARE_OF_AMOUNTS * len(known):
+        return ""
+    # one of each way in which they are written
+    ways = dict.fromkeys(re.sub(r"\d+", "0", text) for text in amounts)
+    examples = [next(text for text in amounts if re.sub(r"\d+", "0", text) == way) for way in ways]
+    return (
+        f"the column {name!r} holds amounts as texts, such as {' and '.join(map(repr, examples[:2]))}, which are read as "
+        f"{len(known)} categories without an order; write them as plain numbers"
     )
 
 

@@ -14,6 +14,7 @@ from unalike._utils.progress import UserProgress, progress_reporting
 from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest
 from unalike.data.population import Population
+from unalike.data.suspect_values import suspect_values
 from unalike.diagnosis.clusters import label_clusters
 from unalike.diagnosis.concepts import concept_shift
 from unalike.diagnosis.diagnosis import Diagnosis
@@ -35,6 +36,7 @@ from unalike.diagnosis.training import (
     TrainingSkew,
     training_skew,
 )
+from unalike.reporting import wording
 from unalike.runtime.setup.given_model import ModelLike
 
 
@@ -175,9 +177,11 @@ def _check(rounds: int, seed: int, features: Features | None) -> None:
 
 
 def _notes(population: Population, samples: ClientSamples) -> list[str]:
-    """Notes on clients and samples that the diagnosis leaves out."""
+    """Notes on what the samples are, and on clients and samples that the diagnosis leaves out."""
     with_samples = int((population.sizes > 0).sum())
-    notes = []
+    notes = [] if population.plan is None else [*population.plan.notes]
+    of_samples = [*suspect_values(population), *population.leak_notes]
+    notes += [f"{wording.capital(note)}." for note in of_samples]
     if with_samples < len(population):
         notes.append(
             f"{len(population) - with_samples} of {len(population)} clients have no training "

@@ -44,6 +44,14 @@ class ConstantPrediction(NamedTuple):
         by_chance = min(0.01, abs(self.score) / 10 or 0.01)
         return score <= self.score + by_chance
 
+    @property
+    def advice(self) -> str:
+        """What to do about a model that is no better: another metric where a rare class hides what it learned, or more training."""
+        if self.measure != "balanced_accuracy":
+            return LONGER
+        metric = "roc_auc" if self.score == 0.5 else self.measure
+        return f"if a class is rare, decide by --metric {metric}, in Python metric={metric!r}; else {LONGER}"
+
     def beside(self, score: float) -> str:
         """A score beside its own, in words."""
         known = KNOWN[self.measure]
@@ -91,7 +99,7 @@ def _nothing_learned(
     best = max((score for score in scores if not math.isnan(score)), default=math.nan)
     if not constant.is_as_good(best):
         return ""
-    advice = LESS_NOISE if is_private else LONGER
+    advice = LESS_NOISE if is_private else constant.advice
     return (
         f"nothing was learned: the model is no better than always predicting {constant.prediction} (its "
         f"{constant.beside(best)}); {advice}"

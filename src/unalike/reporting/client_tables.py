@@ -18,7 +18,8 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
     metric = content.metric_of_clients
     table = content.client_scores
     level = f"{wording.confidence(content.rules.level)} interval"
-    columns = [words("Client", "client")]
+    noun = content.client_noun
+    columns = [words(wording.capital(noun), lambda row: wording.client(row["client"], noun))]
     if methods:
         columns.append(words("Method", "method"))
     columns.append(number("Test samples", "n_test", wording.mean_count))
@@ -51,11 +52,14 @@ def client_table(content: ReportContent, method: str) -> Table | None:
     if of_method.empty:
         return None
     seeds = wording.plural(int(of_method["seeds"].max()), "seed")
-    return Table.of(
-        f"Every client with {method}, mean over {seeds}",
-        _with_values(client_columns(content), of_method),
-        rows(of_method),
-    )
+    # the numbers of clients with few test samples are accidents
+    judged = content.judged_clients
+    few = judged.index[~judged]
+    shown = of_method[~of_method["client"].isin(few)]
+    caption = f"Every {content.client_noun} with {method}, mean over {seeds}"
+    if len(few):
+        caption += f"; {wording.not_judged(len(few), content.client_noun)}"
+    return Table.of(caption, _with_values(client_columns(content), shown), rows(shown))
 
 
 def clients_of_best(content: ReportContent) -> list[Table]:

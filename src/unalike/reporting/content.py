@@ -10,10 +10,12 @@ import pandas as pd
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.columns import IN_USE, TEST, Column, Columns
 from unalike.metrics.named_metrics import Metric
+from unalike.reporting import wording
 from unalike.reporting.decision import Decision, decide
 from unalike.reporting.failed_training import nothing_learned, trivially_personal
 from unalike.statistics.client_scores import MEAN, POOLED, client_scores, scored_across
 from unalike.statistics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
+from unalike.statistics.risks import can_be_judged
 from unalike.statistics.scores import client_effects, in_order
 from unalike.statistics.seed_draws import (
     DIVISIONS,
@@ -200,7 +202,8 @@ class ReportContent(SharedDetails):
         if seeds == 1:
             return "One seed: there is no interval."
         count = self.clients["client"].nunique()
-        clients = "this client" if count == 1 else f"these {count} clients"
+        noun = self.client_noun
+        clients = f"this {noun}" if count == 1 else f"these {count} {wording.several(noun)}"
         others_like = "this one" if count == 1 else f"these {count}"
         column = self.columns.get(self.deciding_protocol)
         is_resampled = (
@@ -219,8 +222,8 @@ class ReportContent(SharedDetails):
             ),
             SPLITS: (f"other samples of {clients}", f"{seeds} redrawn splits"),
             OWNERS: (
-                f"other clients like {others_like}",
-                f"{seeds} seeds, each tests clients that it leaves out of training",
+                f"other {wording.several(noun)} like {others_like}",
+                f"{seeds} seeds, each tests {wording.several(noun)} that it leaves out of training",
             ),
             TRAINING: ("this test set only:", f"{seeds} seeds on the same samples"),
             UNKNOWN: ("", f"{seeds} seeds; what they share was not recorded"),
@@ -256,6 +259,8 @@ class ReportContent(SharedDetails):
         return replace(
             decision,
             losers=self._losers(decision),
+            few_clients=int((~self.judged_clients).sum()),
+            has_judged_clients=bool(self.judged_clients.any()),
             worse_off=self._worse_off(decision.best),
             client_noun=self.client_noun,
         )
@@ -263,12 +268,13 @@ class ReportContent(SharedDetails):
     def _losers(self, decision: Decision) -> dict[str, tuple[float, float, float]] | None:
         """The clients that lose with the best candidate, by more than the smallest effect of interest, the largest loss first.
 
-        None where seeds have other clients.
+        Clients with too few test samples are none of them. None where seeds have other clients.
         """
         table = self.client_scores
         if not decision.best or table.empty:
             return None
-        is_client = ~table["client"].isin([MEAN, POOLED])
+        judged = self.judged_clients
+        is_client = table["client"].isin(judged[judged].index)
         with_best = table[(table["method"] == decision.best) & is_client]
         difference = f"to_{self.baseline}"
         loss = -self.metric.sign * with_best[difference]
@@ -282,6 +288,21 @@ class ReportContent(SharedDetails):
             )
             for row in with_best.loc[large.index].to_dict("records")
         }
+
+    @property
+    def judged_clients(self) -> pd.Series:
+        """Client -> whether it has test samples enough, on average over seeds, for a score of its own."""
+        tested = self.clients[self.clients["n_test"] > 0].reindex(
+            columns=["client", "n_test", "n_positive"]
+        )
+        sizes = tested.groupby("client", sort=False).mean()
+        return pd.Series(
+            {
+                str(name): can_be_judged(n_test, n_positive)
+                for name, n_test, n_positive in sizes.itertuples()
+            },
+            dtype=bool,
+        )
 
     def _worse_off(self, method: str) -> float:
         """The share of clients that are worse off with a method than with the baseline; NaN if it is not known."""
@@ -304,18 +325,18 @@ class ReportContent(SharedDetails):
     def client_scores(self) -> pd.DataFrame:
         """The scores of single clients by the models in use (`statistics.client_scores`); empty where seeds have other clients.
 
-        Where pooled samples decide, the interval of their row is the one of the summary.
+        The interval of the row that decides, that of pooled samples or of the mean, is the one of the summary.
         """
         column = self.columns.get(self.deciding_protocol)
         if column is None or not self.same_clients:
             return pd.DataFrame()
         rounds = self.rounds if self.pooled_rounds is None else self.pooled_rounds
         table = client_scores(rounds, self.clients, column, self.compared_with, self.rules)
-        if table.empty or self.pooled_rounds is not None:
+        if table.empty or self.across == "worst":
             return table
         # one difference has one interval, on the page of clients as in the summary
         by_method = self.scores_of(self.deciding_protocol).set_index("method")
-        is_pooled = table["client"] == POOLED
+        is_pooled = table["client"] == (POOLED if self.across == POOLED_SCORE else MEAN)
         for end in ("low", "high"):
             ends = table["method"].map(by_method[f"ci_{end}"])
             table.loc[is_pooled, f"to_{self.baseline}_{end}"] = ends

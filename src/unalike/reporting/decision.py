@@ -62,9 +62,8 @@ class Decision:
         choice: the method to use: `best` if it is shown to be better, the baseline if no candidate is, empty while undecided.
         score: mean score of `best` over its seeds.
         difference: mean difference of `best` to the baseline over paired seeds.
-        interval: its interval, with confidence 1 - `level`.
-        adjusted_interval: the same, adjusted for the choice of `best`: with confidence 1 - `level`, the intervals of all
-            candidates cover their true differences, and so does that of the best (Bonferroni, the first step of Holm).
+        interval: its interval, with confidence 1 - `level`, as the summary has it: adjusted for the choice of `best` where it
+            stands out from several.
         shrunken: the posterior mean of the difference, which the choice of the best does not bias (`posterior_means`).
         level: 5 %, or the level of each look if seeds were added until the decision stood.
         smallest_effect: differences below it do not matter.
@@ -84,6 +83,8 @@ class Decision:
         losers: client -> its mean difference with `best`, and the interval, of clients that lose; the largest loss first. None
             where seeds have other clients.
         worse_off: the share of all pairs (seed, client) that are worse off with `best` than with the baseline; NaN if unknown.
+        few_clients: how many clients have too few test samples to be judged: they are counted, not named.
+        has_judged_clients: whether any client has test samples enough.
         client_noun: what the user's data calls a client, such as `hospital`.
         epsilon: epsilon of a run of `best`, if that is private; else NaN.
         samples_limit: whether a part of the interval's width remains with any number of seeds, because these share samples.
@@ -96,7 +97,6 @@ class Decision:
     score: float = math.nan
     difference: float = math.nan
     interval: tuple[float, float] = (math.nan, math.nan)
-    adjusted_interval: tuple[float, float] = (math.nan, math.nan)
     shrunken: float = math.nan
     level: float = math.nan
     smallest_effect: float = math.nan
@@ -116,12 +116,19 @@ class Decision:
     samples_limit: bool = False
     losers: Mapping[str, tuple[float, float, float]] | None = None
     worse_off: float = math.nan
+    few_clients: int = 0
+    has_judged_clients: bool = True
     client_noun: str = "client"
 
     @property
     def leader(self) -> str:
         """The best candidate; the baseline if there is no candidate."""
         return self.best or self.baseline
+
+    @property
+    def in_use(self) -> str:
+        """The method that the answer says to use: the choice, or the baseline that is kept meanwhile."""
+        return self.choice or self.baseline
 
     @property
     def stands(self) -> bool:
@@ -176,8 +183,8 @@ class Decision:
     def _gain(self) -> KeyFact:
         """The gain of the best candidate, with its interval."""
         metric = self.metric
-        confidence = wording.confidence(self.level)
-        between = f"{confidence} interval {metric.interval(*self.shown_interval)}"
+        low, high = self.interval
+        between = wording.interval(low, high, self.level, metric)
         ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
         score = f"{metric.word} {metric.text(self.score)}"
         return KeyFact(
@@ -185,11 +192,6 @@ class Decision:
             value=metric.difference(self.difference),
             note=f"with {self.best}: {between}, {ahead}; {score}",
         )
-
-    @property
-    def shown_interval(self) -> tuple[float, float]:
-        """The interval beside the gain: the adjusted one of the best of several, which luck may have made the best."""
-        return self.adjusted_interval if self.is_chosen_gain else self.interval
 
     @property
     def is_chosen_gain(self) -> bool:
@@ -214,12 +216,18 @@ class Decision:
                 value=f"{wording.share(self.worse_off)} of {wording.several(self.client_noun)}",
                 note=f"worse off with {self.best} than with {self.baseline}, in all seeds together",
             )
+        not_judged = ""
+        if self.few_clients:
+            not_judged = wording.not_judged(self.few_clients, self.client_noun)
+        few = f"; {not_judged}" if not_judged else ""
+        if not self.has_judged_clients:
+            return KeyFact(title, value="Not known", note=not_judged)
         if not self.losers:
             effect = wording.size_of_effect(self.smallest_effect, self.metric)
             return KeyFact(
                 title,
                 value=f"No {self.client_noun}",
-                note=f"by {effect} or more, on average with {self.best}",
+                note=f"by {effect} or more, on average with {self.best}{few}",
             )
         losses = []
         for name, (difference, low, high) in list(self.losers.items())[:MAX_NAMED_LOSERS]:
@@ -231,7 +239,7 @@ class Decision:
         return KeyFact(
             title,
             value=wording.plural(len(self.losers), self.client_noun),
-            note=f"{wording.listing(losses)}, on average with {self.best}",
+            note=f"{wording.listing(losses)}, on average with {self.best}{few}",
         )
 
     def _chance(self) -> KeyFact | None:
@@ -377,10 +385,6 @@ def decide(
         score=float(row[metric.name]),
         difference=float(row["difference"]),
         interval=(float(row["ci_low"]), float(row["ci_high"])),
-        adjusted_interval=(
-            float(baseline_tests["ci_low"][best]),
-            float(baseline_tests["ci_high"][best]),
-        ),
         shrunken=float(row["shrunken"]),
         level=rules.level,
         smallest_effect=smallest,

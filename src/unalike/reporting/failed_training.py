@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from unalike.metrics.columns import Column, Columns
-from unalike.metrics.failures import LESS_NOISE, LONGER, UNSCORED, ConstantPrediction, has_exploded
+from unalike.metrics.failures import LESS_NOISE, UNSCORED, ConstantPrediction, has_exploded
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.table import rows
@@ -25,7 +25,7 @@ def nothing_learned(scored: pd.DataFrame, metric: Metric, classes: int | None) -
         return ""
     return (
         f"Nothing was learned: no method is better than always predicting {constant.prediction} (the best "
-        f"{constant.beside(best)}). {_advice(scored, levels, LONGER)}"
+        f"{constant.beside(best)}). {_advice(scored, levels, constant.advice)}"
     )
 
 
@@ -66,7 +66,7 @@ def some_learned_nothing(scored: pd.DataFrame, metric: Metric, classes: int | No
     them = "them" if len(idle) > 1 else "it"
     return [
         f"No better than always predicting {constant.prediction}: {wording.listing(idle)}; to be "
-        f"better than {them} shows nothing. {_advice(scored, idle, LONGER)}"
+        f"better than {them} shows nothing. {_advice(scored, idle, constant.advice)}"
     ]
 
 

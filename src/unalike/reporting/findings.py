@@ -72,6 +72,7 @@ def findings(content: ReportContent) -> Findings:
             protocol=content.deciding_protocol,
             personal=content.personal,
         ),
+        *_below_most_frequent(content),
         *_other_clients(content),
         *_otherwise_by_mean(content),
         *_rising(content),
@@ -160,7 +161,7 @@ def _chosen_gain(decision: Decision) -> list[str]:
         return []
     candidates = wording.plural(len(decision.verdicts), "candidate")
     return [
-        f"{decision.best} was chosen for its large gain, a part of which may be luck. The interval beside the gain is adjusted for "
+        f"{decision.best} was chosen for its large gain, a part of which may be luck. Its interval is adjusted everywhere for "
         f"the choice among {candidates}; the estimate that allows for luck is {decision.metric.difference(decision.shrunken)} "
         "(shrunken estimate)."
     ]
@@ -183,9 +184,8 @@ def _sentence(row: Row, content: ReportContent) -> str:
         return f"{level}, {gain} compared with {baseline} under the one seed that both ran; one seed shows no difference."
     if math.isnan(row["p"]):
         return f"{level}, {gain} compared with {baseline} under every seed: without a spread, no test is possible."
-    between = metric.interval(row["ci_low"], row["ci_high"])
-    confidence = wording.confidence(content.rules.level)
-    tested = f"{confidence} interval {between}, corrected {wording.p_value(row['p_holm'])}"
+    between = wording.interval(row["ci_low"], row["ci_high"], content.rules.level, metric)
+    tested = f"{between}, corrected {wording.p_value(row['p_holm'])}"
     return f"{level}, {gain} compared with {baseline} ({tested}): {_meaning(row, content)}."
 
 
@@ -243,7 +243,8 @@ def _other_clients(content: ReportContent) -> list[str]:
     if not others:
         return []
     return [
-        f"Not tested on the same clients as {content.baseline}: {wording.listing(others)}. Malicious clients, for instance, have "
+        f"Not tested on the same {wording.several(content.client_noun)} as {content.baseline}: {wording.listing(others)}. "
+        "Malicious clients, for instance, have "
         "no test samples. Then a difference is not that of the methods alone."
     ]
 
@@ -264,8 +265,8 @@ def _otherwise_by_mean(content: ReportContent) -> list[str]:
             between = "" if math.isnan(low) else f" ({content.metric.interval(low, high)})"
             gain = f"{content.metric.difference(mean)}{between}"
             return [
-                f"These are scores of all test samples pooled. The mean of the clients says otherwise: {gain} with "
-                f"{decision.best}. To decide by that mean: --across clients, in Python across='clients'."
+                f"These are scores of all test samples pooled. The mean of the {wording.several(content.client_noun)} says "
+                f"otherwise: {gain} with {decision.best}. To decide by that mean: --across clients, in Python across='clients'."
             ]
     return []
 
@@ -294,22 +295,56 @@ def _chance_level(content: ReportContent) -> list[str]:
     """The score of a constant prediction, for accuracy and the area under the ROC curve."""
     if content.metric.name == "roc_auc":
         return ["The same risk for everybody has a ROC AUC of 50 %."]
-    if content.metric.name != "accuracy" or content.label_counts is None:
+    most_frequent = _most_frequent(content)
+    if most_frequent is None:
         return []
-    trained = content.label_counts.sum()
-    most_frequent = str(trained.idxmax())
+    name, share = most_frequent
+    share_text = content.metric.text(share)
     under = f" under seed {content.seed}" if len(content.seeds) > 1 else ""
     if not content.confusions:
-        share = content.metric.text(trained[most_frequent] / trained.sum())
         return [
-            f"The most frequent class, {most_frequent!r}, has {share} of the training samples{under}."
+            f"The most frequent class, {name!r}, has {share_text} of the training samples{under}."
         ]
+    return [
+        f"Always predicting {name!r}, the class of most training samples{under}, has an accuracy of about {share_text}."
+    ]
+
+
+def _most_frequent(content: ReportContent) -> tuple[str, float] | None:
+    """The class of most training samples, and the accuracy of always predicting it, or its share in training where that is unknown.
+
+    None where something else than accuracy decides.
+    """
+    if content.metric.name != "accuracy" or content.label_counts is None:
+        return None
+    trained = content.label_counts.sum()
+    name = str(trained.idxmax())
+    if not content.confusions:
+        return name, float(trained[name] / trained.sum())
     # where test samples were counted, their shares are the accuracy itself
     entry = content.confusions[0]
     tested = pd.DataFrame(entry["counts"], index=entry["classes"]).sum(axis=1)
-    share = content.metric.text(tested.get(most_frequent, 0) / tested.sum())
+    return name, float(tested.get(name, 0) / tested.sum())
+
+
+def _below_most_frequent(content: ReportContent) -> list[str]:
+    """A warning for methods that are less accurate than always predicting the most frequent class."""
+    most_frequent = _most_frequent(content)
+    if most_frequent is None or content.classes is None:
+        return []
+    name, share = most_frequent
+    table = content.pooled_scores_of(content.deciding_protocol)
+    below = [
+        row["method"]
+        for row in rows(table)
+        if content.metric.rounded(row["accuracy"]) < content.metric.rounded(share)
+    ]
+    if not below:
+        return []
+    metric = "roc_auc" if content.classes == 2 else "balanced_accuracy"
     return [
-        f"Always predicting {most_frequent!r}, the class of most training samples{under}, has an accuracy of about {share}."
+        f"Less accurate than always predicting {name!r} (about {content.metric.text(share)}): {wording.listing(below)}. "
+        f"Accuracy says little where one class is frequent; decide by --metric {metric}, in Python metric={metric!r}."
     ]
 
 
@@ -330,8 +365,8 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
         )
     if tested > 1:
         limits.append(
-            f"The p values are corrected by Holm for the {tested} candidates; the intervals are not: without any true difference, "
-            f"one in {round(1 / content.rules.level)} still excludes 0."
+            f"The p values are corrected by Holm for the {tested} candidates; the intervals, but that of the best one, are not: "
+            f"without any true difference, one in {round(1 / content.rules.level)} still excludes 0."
         )
     if content.looks is not None and content.race is None:
         fewest, most = content.looks

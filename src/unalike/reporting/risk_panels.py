@@ -14,7 +14,7 @@ from unalike.reporting.client_tables import MAX_LISTED_CLIENTS
 from unalike.reporting.content import ReportContent
 from unalike.reporting.panels import Panel, View
 from unalike.reporting.table import Table, interval, number, words
-from unalike.statistics.client_scores import MEAN
+from unalike.statistics.client_scores import MEAN, POOLED
 from unalike.statistics.risks import (
     FALSE_POSITIVE_SHARES,
     MIN_SAMPLES_OF_CLASS,
@@ -38,6 +38,7 @@ def explanation(content: ReportContent) -> str:
             "is no calibration, ROC curve or decision curve."
         )
     outcome = "positive" if content.label_counts is None else list(content.label_counts)[-1]
+    noun = content.client_noun
     few = [
         client
         for client, by_method in _shown_risks(content).items()
@@ -46,8 +47,16 @@ def explanation(content: ReportContent) -> str:
     without = ""
     if few:
         without = (
-            f" No curves for {wording.few(few, 'client')}: fewer than {MIN_SAMPLES_OF_CLASS} positives or "
+            f" No curves for {wording.few(few, noun)}: fewer than {MIN_SAMPLES_OF_CLASS} positives or "
             f"{MIN_SAMPLES_OF_CLASS} others a seed."
+        )
+    several = wording.several(noun)
+    if not content.same_clients:
+        without = f" No curves by {noun}: each seed has other {several}."
+    elif content.risks["client"].nunique() > MAX_LISTED_CLIENTS:
+        without = (
+            f" No curves by {noun}: there are more than {MAX_LISTED_CLIENTS} {several}, so that only all test samples pooled are "
+            "shown."
         )
     return (
         f"The risk is the predicted probability of the outcome {outcome}, for test samples {content.when_scored}, by the models "
@@ -63,12 +72,13 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
         rows += [_row(client, method, risks, content) for method, risks in by_method.items()]
     if not rows:
         return None
-    if len(shown) > 1:
-        rows += [_mean_row(method, rows) for method in _methods(content)]
+    of_clients = [row for row in rows if row["client"] != POOLED]
+    if len(of_clients) > len(_methods(content)):
+        rows += [_mean_row(method, of_clients) for method in _methods(content)]
     level = f"{wording.confidence(content.rules.level)} interval"
     sensitivity = f"Sensitivity at {wording.share(content.specificity)} specificity"
     columns = [
-        words("Client", "client"),
+        words(wording.capital(content.client_noun), "client"),
         words("Method", "method", looks),
         number("Positives", "positives", wording.mean_count),
         number("Others", "others", wording.mean_count),
@@ -80,12 +90,12 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
         number(sensitivity, "sensitivity", wording.share),
         interval(level, "sensitivity_low", "sensitivity_high", _between_shares),
     ]
-    caption = "Risks by client: counts of a seed's test samples, calibration and sensitivity"
+    caption = f"Risks by {content.client_noun}: counts of a seed's test samples, calibration and sensitivity"
     return Table.of(caption, columns, rows)
 
 
 def risk_panels(content: ReportContent, looks: Looks) -> dict[str, Panel | None]:
-    """The panels `calibration`, `roc` and `net_benefit`, with a view for each client that has samples enough."""
+    """The panels `calibration`, `roc` and `net_benefit`, with a view for each client with samples enough and for all samples."""
     clients = {}
     for client, by_method in _shown_risks(content).items():
         enough = _with_enough_samples(by_method)
@@ -98,15 +108,18 @@ def risk_panels(content: ReportContent, looks: Looks) -> dict[str, Panel | None]
     for client, by_method in clients.items():
         figure = _calibration(by_method, looks, content.rules.level)
         calibration.append(View(client, figure, f"Observed share by predicted risk at {client}."))
-        figure = _roc(_sensitivities(by_method), looks)
-        roc.append(View(client, figure, f"ROC curve at {client}."))
+        if client != POOLED or len(clients) == 1:
+            # pooled over clients, an ROC curve rewards knowing the client
+            figure = _roc(_sensitivities(by_method), looks)
+            roc.append(View(client, figure, f"ROC curve at {client}."))
         figure = _benefit(_benefits(by_method), looks)
         benefit.append(View(client, figure, f"Net benefit by threshold at {client}."))
 
-    if len(clients) > 1:
-        figure = _roc(_mean_curves(clients, _sensitivities), looks)
+    single = {name: risks for name, risks in clients.items() if name != POOLED}
+    if len(single) > 1:
+        figure = _roc(_mean_curves(single, _sensitivities), looks)
         roc.append(View(MEAN, figure, "ROC curve, mean of the clients."))
-        figure = _benefit(_mean_curves(clients, _benefits), looks)
+        figure = _benefit(_mean_curves(single, _benefits), looks)
         benefit.append(View(MEAN, figure, "Net benefit, mean of the clients."))
 
     legend = [(name, looks[name]) for name in _methods(content)]
@@ -144,14 +157,17 @@ def _methods(content: ReportContent) -> list[str]:
 
 
 def _shown_risks(content: ReportContent) -> dict[str, dict[str, Risks]]:
-    """Client -> method -> risks; none where seeds have other clients, or very many."""
-    if (
-        content.risks is None
-        or not content.same_clients
-        or content.risks["client"].nunique() > MAX_LISTED_CLIENTS
-    ):
+    """The clients, and all test samples pooled -> method -> risks; without clients where seeds have other ones, or very many."""
+    if content.risks is None:
         return {}
-    return risks_of(content.risks, _methods(content))
+    methods = _methods(content)
+    of_all = risks_of(content.risks.assign(client=POOLED), methods)
+    count = content.risks["client"].nunique()
+    if count == 1:
+        return risks_of(content.risks, methods)
+    if not content.same_clients or count > MAX_LISTED_CLIENTS:
+        return of_all
+    return risks_of(content.risks, methods) | of_all
 
 
 def _row(client: str, method: str, risks: Risks, content: ReportContent) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The summary of a comparison for a board: one printed page without charts, jargon and scripts."""
 
+import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from unalike.reporting import wording
@@ -11,9 +11,7 @@ from unalike.reporting.content import ReportContent
 from unalike.reporting.findings import epsilons, findings
 from unalike.reporting.html import fill
 from unalike.reporting.table import Table, interval, number, rows, words
-from unalike.reporting.together_or_alone import together_or_alone
-from unalike.statistics.client_scores import MEAN, POOLED
-from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
+from unalike.reporting.together_or_alone import TogetherOrAlone, together_or_alone
 
 MAX_SHOWN_CLIENTS = 12
 """Most clients on the page. Of more clients, the largest losses and gains are shown."""
@@ -25,25 +23,30 @@ MAX_WARNING_LETTERS = 240
 def render(content: ReportContent) -> str:
     """Render the summary as one HTML document that fits one printed page. The same content gives the same text."""
     clients = _clients(content)
+    found = together_or_alone(content)
     return fill(
         "summary.html.j2",
         title=content.title,
-        together=together_or_alone(content),
+        together=found,
         decision=content.decision,
-        clients=None if clients is None else _table(content, clients),
+        clients=None if clients is None else _table(content, clients, found),
         about=_about(content),
-        risks=_risks(content, clients),
+        risks=_risks(content),
         cost=_cost(content),
     )
 
 
 def _clients(content: ReportContent) -> pd.DataFrame | None:
-    """The scores of the clients on the page with the best candidate, from the largest loss to the largest gain."""
+    """The scores of the clients on the page with the method of the answer, from the largest loss to the largest gain.
+
+    Clients with too few test samples are left out.
+    """
     scores = content.client_scores
     if scores.empty:
         return None
-    is_client = ~scores["client"].isin([MEAN, POOLED])
-    shown = scores[(scores["method"] == content.decision.leader) & is_client]
+    judged = content.judged_clients
+    is_client = scores["client"].isin(judged[judged].index)
+    shown = scores[(scores["method"] == content.decision.in_use) & is_client]
     shown = shown.dropna(subset="score")
     gain = content.metric_of_clients.sign * shown[f"to_{content.baseline}"]
     shown = shown.assign(gain=gain).sort_values("gain", kind="stable")
@@ -53,15 +56,27 @@ def _clients(content: ReportContent) -> pd.DataFrame | None:
     return None if shown.empty else shown
 
 
-def _table(content: ReportContent, clients: pd.DataFrame) -> Table:
-    """Each client with the best candidate: score, gain or loss with its interval, and that in one word."""
-    best = content.decision.leader
+def _table(content: ReportContent, clients: pd.DataFrame, found: TogetherOrAlone | None) -> Table:
+    """Each client with the method of the answer: score, that alone, gain or loss with its interval, and that in one word."""
+    best = content.decision.in_use
     metric = content.metric_of_clients
     difference = f"to_{content.baseline}"
-    columns = [words("Client", "client"), number("Test samples", "n_test", wording.whole)]
+    columns = [
+        words(wording.capital(content.client_noun), "client"),
+        number("Test samples", "n_test", wording.mean_count),
+    ]
     if clients["n_positive"].notna().any():
-        columns.append(number("Positives", "n_positive", wording.whole))
+        columns.append(number("Positives", "n_positive", wording.mean_count))
     columns.append(number(metric.title, "score", metric.text))
+    if found is not None:
+        alone = {client.client: client.alone for client in found.clients}
+        columns.append(
+            number(
+                f"{metric.title} alone",
+                lambda row: alone.get(str(row["client"]), math.nan),
+                metric.text,
+            )
+        )
     if best != content.baseline:
         title = f"{wording.confidence(content.rules.level)} interval"
         columns += [
@@ -69,7 +84,7 @@ def _table(content: ReportContent, clients: pd.DataFrame) -> Table:
             interval(title, f"{difference}_low", f"{difference}_high", metric.interval),
             words("Shown", lambda row: _shown(row, difference, metric.sign)),
         ]
-    return Table.of(f"Every client with {best}", columns, rows(clients))
+    return Table.of(f"Every {content.client_noun} with {best}", columns, rows(clients))
 
 
 def _shown(row: dict[str, Any], difference: str, sign: int) -> str:
@@ -82,7 +97,8 @@ def _shown(row: dict[str, Any], difference: str, sign: int) -> str:
 
 def _about(content: ReportContent) -> str:
     clients = content.clients.groupby(["method", "seed"])[["n_train", "n_test"]].sum().mean()
-    count = wording.plural(int(content.clients.groupby("seed")["client"].nunique().max()), "client")
+    number_of_clients = int(content.clients.groupby("seed")["client"].nunique().max())
+    count = wording.plural(number_of_clients, content.client_noun)
     samples = f"{clients['n_train']:,.0f} training and {clients['n_test']:,.0f} test samples"
     times = wording.plural(len(content.seeds), "time")
     return (
@@ -91,18 +107,14 @@ def _about(content: ReportContent) -> str:
     )
 
 
-def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
+def _risks(content: ReportContent) -> list[str]:
     """The epsilon of private methods, the warnings of the report, and what holds of every comparison."""
     sentences = []
-    if clients is not None:
-        negatives = clients["n_test"] - clients["n_positive"]
-        fewest = np.minimum(clients["n_positive"], negatives)
-        few = [str(name) for name in clients["client"][fewest < MIN_SAMPLES_OF_CLASS]]
-        if few:
-            sentences.append(
-                f"Fewer than {MIN_SAMPLES_OF_CLASS} test samples of one outcome, so that nothing is certain: "
-                f"{wording.few(few, 'client')}."
-            )
+    few = content.decision.few_clients
+    if few:
+        sentences.append(
+            f"{wording.capital(wording.not_judged(few, content.client_noun))}: chance alone decides what they score."
+        )
     sentences += epsilons(content)
     warnings = [*content.warnings, *findings(content).cautions]
     sentences += [wording.short(text, MAX_WARNING_LETTERS) for text in warnings[:MAX_WARNINGS]]
@@ -114,9 +126,9 @@ def _risks(content: ReportContent, clients: pd.DataFrame | None) -> list[str]:
 
 
 def _cost(content: ReportContent) -> str:
-    """Traffic and time of a training run with the best candidate."""
+    """Traffic and time of a training run with the method of the answer."""
     table = {row["method"]: row for row in rows(content.scores_of(content.deciding_protocol))}
-    name = content.decision.leader
+    name = content.decision.in_use
     if name not in table:
         return "The cost was not measured."
     row = table[name]

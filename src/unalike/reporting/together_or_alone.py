@@ -25,7 +25,7 @@ from unalike.statistics.fitted_scores import (
     scores_of_references,
 )
 from unalike.statistics.moderated_t import holm
-from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
+from unalike.statistics.risks import can_be_judged
 from unalike.statistics.seed_draws import POOLED_SCORE, SPLITS, draws_of, sampling_variances
 from unalike.statistics.summary import scores_by_seed
 from unalike.statistics.verdicts import BETTER, EQUAL, WORSE, verdicts
@@ -76,6 +76,7 @@ class TogetherOrAlone:
         gain: the gain of `pooled` over `alone`.
         method: the method that the comparison decides for, or keeps; empty if all train alone or on pooled data.
         method_gain: the gain of `method` over `alone`; None without a method.
+        method_score: the mean score of `method`; NaN without a method.
         tree_lead: the gain of `pooled` over `method` where `pooled` is of trees and is ahead by more than the smallest effect of
             interest; else None.
         clients: the gains of single clients; none where seeds have other clients.
@@ -91,6 +92,7 @@ class TogetherOrAlone:
     gain: Gain
     method: str
     method_gain: Gain | None
+    method_score: float
     tree_lead: Gain | None
     clients: Sequence[ClientGain]
     few_clients: int
@@ -111,10 +113,16 @@ class TogetherOrAlone:
     def key_facts(self) -> list[KeyFact]:
         """The gains that the answer rests on."""
         alone = f"each {self.client_noun} alone"
-        pooling = f"in {self.metric.word}: all data pooled ({self.pooled.model}) against {alone} ({self.alone.model})"
+        text = self.metric.text
+        pooling = (
+            f"in {self.metric.word}: {text(self.pooled.score)} with all data pooled ({self.pooled.model}), "
+            f"{text(self.alone.score)} with {alone} ({self.alone.model})"
+        )
         facts = [self._key_fact("Gain by pooling", self.gain, pooling)]
         if self.method_gain is not None:
-            in_rounds = f"over {alone} ({self.alone.model}), trained in rounds without pooling"
+            in_rounds = (
+                f"{text(self.method_score)} when trained in rounds without pooling, over {alone}"
+            )
             facts.append(self._key_fact(f"Gain by {self.method}", self.method_gain, in_rounds))
         if self.tree_lead is not None:
             shown = "" if self.tree_lead.low > 0 else "; not shown"
@@ -134,11 +142,8 @@ class TogetherOrAlone:
 
     def _key_fact(self, title: str, gain: Gain, of: str) -> KeyFact:
         """A gain as a key fact; `of` says what it is a gain of."""
-        interval = "no interval"
-        if gain.is_known:
-            between = self.metric.interval(gain.low, gain.high)
-            interval = f"{wording.confidence(self.level)} interval {between}"
-        return KeyFact(title, self.metric.difference(gain.mean), f"{interval}, {of}")
+        between = wording.interval(gain.low, gain.high, self.level, self.metric)
+        return KeyFact(title, self.metric.difference(gain.mean), f"{between}, {of}")
 
     def _on_clients(self) -> KeyFact:
         """The clients whose interval excludes 0, and the number of others."""
@@ -157,10 +162,7 @@ class TogetherOrAlone:
         if rest:
             notes.append(f"{rest} of {len(self.clients)} not decided")
         if self.few_clients:
-            clients = wording.plural(self.few_clients, self.client_noun)
-            notes.append(
-                f"{clients} with fewer than {MIN_SAMPLES_OF_CLASS} test rows of an outcome counted, not judged"
-            )
+            notes.append(wording.not_judged(self.few_clients, self.client_noun))
         value = ", ".join(counts) or "Not decided"
         return KeyFact(f"By {self.client_noun}", value, "; ".join(notes))
 
@@ -189,7 +191,7 @@ def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
         is_ahead = lead.mean >= content.smallest_difference
         tree_lead = lead if is_ahead else None
     clients = _clients(content, alone.label, pooled.label)
-    judged = [client for client in clients if _least_of_an_outcome(client) >= MIN_SAMPLES_OF_CLASS]
+    judged = [client for client in clients if can_be_judged(client.n_test, client.n_positive)]
     return TogetherOrAlone(
         metric=content.metric,
         level=content.rules.level,
@@ -198,6 +200,7 @@ def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
         gain=over_alone,
         method=method,
         method_gain=method_gain,
+        method_score=float(scores[method].mean()) if method else math.nan,
         tree_lead=tree_lead,
         clients=judged,
         few_clients=len(clients) - len(judged),
@@ -305,13 +308,6 @@ def _clients(content: ReportContent, alone: str, pooled: str) -> list[ClientGain
     return clients
 
 
-def _least_of_an_outcome(client: ClientGain) -> float:
-    """Test rows of the rarer of two outcomes in a seed, on average; all test rows for other tasks."""
-    if math.isnan(client.n_positive):
-        return client.n_test
-    return min(client.n_positive, client.n_test - client.n_positive)
-
-
 def references(content: ReportContent) -> pd.DataFrame:
     """One row per fitted reference: `method scope model seeds`, score and sd over seeds, and the difference to the baseline.
 
@@ -373,7 +369,7 @@ def client_gain_table(found: TogetherOrAlone) -> Table | None:
         return None
     metric = found.metric
     columns = [
-        words("Client", lambda row: row.client),
+        words(wording.capital(found.client_noun), lambda row: row.client),
         number("Test samples", lambda row: row.n_test, wording.mean_count),
     ]
     if not math.isnan(found.clients[0].n_positive):
@@ -389,7 +385,7 @@ def client_gain_table(found: TogetherOrAlone) -> Table | None:
             metric.interval,
         ),
     ]
-    return Table.of("Each client alone, and all data pooled", columns, found.clients)
+    return Table.of(f"Each {found.client_noun} alone, and all data pooled", columns, found.clients)
 
 
 def tables_of_answer(content: ReportContent, found: TogetherOrAlone) -> list[Table]:

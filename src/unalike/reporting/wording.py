@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable
 
 from unalike.metrics.named_metrics import PERCENT, Metric, as_text, significant
+from unalike.statistics.client_scores import MEAN
+from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
 
 
 def size_of_effect(value: float, metric: Metric) -> str:
@@ -14,6 +16,13 @@ def size_of_effect(value: float, metric: Metric) -> str:
 def confidence(level: float) -> str:
     """The confidence of intervals at a level: `95 %`, `98.5 %`."""
     return f"{100 * (1 - level):.3g}{PERCENT}"
+
+
+def interval(low: float, high: float, level: float, metric: Metric) -> str:
+    """An interval of a difference in a sentence: `95 % interval −1.2 to +3.4`; `no interval` where it is unknown."""
+    if math.isnan(low):
+        return "no interval"
+    return f"{confidence(level)} interval {metric.interval(low, high)}"
 
 
 def decimal(value: float, digits: int = 3) -> str:
@@ -92,12 +101,22 @@ def few(names: list[str], noun: str = "method") -> str:
     return listing(names) if len(names) <= 4 else plural(len(names), noun)
 
 
+def client(name: str, noun: str) -> str:
+    """A client in a table: its name, and for the mean of them what the user calls them."""
+    return f"mean of the {several(noun)}" if name == MEAN else name
+
+
 def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun if count == 1 else several(noun)}"
+
+
+def not_judged(count: int, noun: str) -> str:
+    """What is said of clients that are too small for a score of their own: `2 clients with fewer than ten ...`."""
+    return f"{plural(count, noun)} with fewer than {MIN_SAMPLES_OF_CLASS} test rows of an outcome counted, not judged"
 
 
 def several(noun: str) -> str:

@@ -28,6 +28,18 @@ SMALLEST_RISK = 1e-6
 """Risks closer to 0 or 1 count as this in a logarithm."""
 
 
+def rarer_outcome(n_test: float, n_positive: float) -> float:
+    """The test samples of the rarer of two outcomes; all of them where outcomes are not counted (NaN)."""
+    if math.isnan(n_positive):
+        return n_test
+    return min(n_positive, n_test - n_positive)
+
+
+def can_be_judged(n_test: float, n_positive: float) -> bool:
+    """Whether a client has test samples enough for a score of its own; others are counted, and not named with points."""
+    return rarer_outcome(n_test, n_positive) >= MIN_SAMPLES_OF_CLASS
+
+
 @dataclass(frozen=True)
 class Risks:
     """The risks [n] that one method gives the test samples of one client under all seeds, with outcomes [n] and seeds [n]."""

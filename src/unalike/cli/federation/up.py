@@ -86,9 +86,9 @@ def command(
     spec = partition or usual_partition(loaded.dataset, "dirichlet(alpha=0.5, min_size=2)")
     # samples that belong to owners are divided by these, unless a partition is given
     owners: set[str] = set()
-    if partition is None and loaded.dataset.groups:
-        owner_of_sample, *_ = loaded.dataset.groups.values()
-        owners = {str(name) for name in owner_of_sample}
+    if partition is None and loaded.dataset.owners:
+        column, *_ = loaded.dataset.owners
+        owners = {str(name) for name in loaded.dataset.groups[column]}
     if owners and local > len(owners):
         raise UnalikeError(
             f"found --local {local}, and the data has {len(owners)} owners; expected --local up to that"

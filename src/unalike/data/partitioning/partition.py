@@ -112,7 +112,7 @@ def partition(
     notes: list[str] = []
     if spec is None:
         is_table = data.encoding is not None and data.encoding.words is None
-        if is_table and not data.groups:
+        if is_table and not data.owners:
             notes.append(ARTIFICIAL)
         spec = usual_partition(data)
     clients = usual_clients(spec) if clients is None else clients
@@ -145,6 +145,8 @@ def partition(
     )
     division = replace(division, notes=(*division.notes, *notes))
     _warn(division)
+    # The reader has warned of its own notes.
+    division = replace(division, notes=(*division.notes, *data.notes))
     has_tests = [len(rows) > 0 for rows in division.test or ()]
     if held_out.any() and not any(has_tests):
         # The run alone notes it: merging is usual for data of benchmarks.
@@ -223,8 +225,11 @@ def refuse_new_partition(
 
 
 def usual_partition(data: Dataset, otherwise: str = DEFAULT_PARTITION) -> str:
-    """Return the partition of data for which none is named: by its first group, or without one `otherwise` (a regression: IID)."""
-    column = next(iter(data.groups), None)
+    """Return the partition of data for which none is named: by its first group, or without one `otherwise` (a regression: IID).
+
+    Units are no groups for that: a client that is one unit would have no test samples.
+    """
+    column = next(iter(data.owners), None)
     if column is None:
         return "iid" if data.train[1].is_floating_point() else otherwise
     return f"natural(column={column!r})"

@@ -12,6 +12,7 @@ from unalike.data.dataset import Dataset
 from unalike.data.sources.in_memory import of_object
 from unalike.data.sources.registry import (
     FOLDER,
+    FOREIGN_TABLES,
     NAMED_BY,
     data_folder,
     ending,
@@ -102,7 +103,8 @@ def digits() -> Dataset:
 
 def _named(text: str, folder: Path | None) -> Call | Path:
     """Find the registered data set, or the existing file or folder, that the text names."""
-    if ending(text) is not None or Path(text).is_absolute():
+    is_foreign = Path(text).suffix.lower() in FOREIGN_TABLES
+    if ending(text) is not None or Path(text).is_absolute() or is_foreign:
         return _existing(Path(text), folder)
     if text.isidentifier() or "(" in text:
         call = parse_one(registry.spelled(text))

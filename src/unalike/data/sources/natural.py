@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, reading
+from unalike.data.belonging import ROWS_ALONE
 from unalike.data.dataset import Dataset
 from unalike.data.sources.registry import NAMED_BY, content, every_fifth, registry, searched
 from unalike.data.sources.table_files import read_table
@@ -25,7 +26,7 @@ def heart_disease() -> Dataset:
     It comes with the package (CC BY 4.0). A patient has the disease if `num`, 0 to 4, is above 0. Missing values are encoded as
     those of any table.
     """
-    table = read_table(HEART_DISEASE, target="num", group="dataset", drop="id")
+    table = read_table(HEART_DISEASE, target="num", group="dataset", drop="id", unit=ROWS_ALONE)
     has_disease = _with_labels(table, lambda num: (num > 0).long())
     return replace(
         has_disease,
@@ -59,6 +60,7 @@ class NaturalTable:
             path,
             target=self.target,
             group=self.group,
+            unit=ROWS_ALONE,
             regression=self.regression,
             drop=tuple(self.drop),
         )

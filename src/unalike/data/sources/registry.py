@@ -30,6 +30,19 @@ registry = Registry("data set", home=HOME, group="unalike.data")
 formats = Registry("file format", home=HOME, group="unalike.formats")
 layouts = Registry("folder layout", home=HOME, group="unalike.layouts")
 
+FOREIGN_TABLES = {
+    ".sas7bdat": ("SAS", "in Python pandas.read_sas(path).to_csv('table.csv', index=False)"),
+    ".xpt": ("SAS", "in Python pandas.read_sas(path).to_csv('table.csv', index=False)"),
+    ".dta": ("Stata", "in Python pandas.read_stata(path).to_csv('table.csv', index=False)"),
+    ".sav": ("SPSS", "in Python pandas.read_spss(path).to_csv('table.csv', index=False)"),
+    ".rds": ("R", "in R write.csv(readRDS(path), 'table.csv', row.names = FALSE)"),
+    ".rda": ("R", "in R load(path), then write.csv(NAME, 'table.csv', row.names = FALSE)"),
+    ".rdata": ("R", "in R load(path), then write.csv(NAME, 'table.csv', row.names = FALSE)"),
+    ".xls": ("an old Excel", "by saving it as .xlsx or .csv"),
+    ".ods": ("LibreOffice", "by saving it as .xlsx or .csv"),
+    ".feather": ("Arrow", "in Python pandas.read_feather(path).to_parquet('table.parquet')"),
+}
+"""Suffix of a table that is not read -> the program that writes it, and how it becomes one that is."""
 FOLDER = "UNALIKE_DATA"
 """The environment variable that names the folder of data files."""
 NAMED_BY = f"--data-dir, in Python data_dir=, or {FOLDER}"
@@ -64,6 +77,12 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
 
     Raises `UnalikeError` if no reader fits.
     """
+    if path.is_dir() and "target" in options:
+        tables = sorted(file.name for file in path.iterdir() if ending(file.name))
+        such = f", such as {path / tables[0]}" if tables else ""
+        raise UnalikeError(
+            f"{path} is a folder, and --target, in Python target=, is for the columns of a table; name a file{such}"
+        )
     if path.is_dir():
         pattern = layout(path)
         if pattern is None:
@@ -73,6 +92,12 @@ def read(path: Path, encoding: Encoding | None = None, **options: Any) -> Datase
             )
         return call_reader(layouts[pattern], path, path.name, encoding, options)
     end = ending(path.name)
+    foreign = FOREIGN_TABLES.get(path.suffix.lower())
+    if end is None and foreign is not None:
+        program, conversion = foreign
+        raise UnalikeError(
+            f"{path} is a table of {program}, which is not read here; convert it once, {conversion}, and name the new file"
+        )
     if end is None:
         raise UnalikeError(
             f"{path} has a suffix that cannot be read; expected {' or '.join(formats)}: convert "

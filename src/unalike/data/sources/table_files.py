@@ -12,9 +12,13 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, reading, require_extra, warn
+from unalike.data.belonging import ROWS_ALONE, Units, units_of
 from unalike.data.columns import (
+    NUMBERS,
     date_formats,
     dates_of,
+    first_place,
+    kind_of,
     moments_of,
     named_once,
     only_times,
@@ -22,6 +26,7 @@ from unalike.data.columns import (
     texts_of,
 )
 from unalike.data.dataset import Dataset
+from unalike.data.giveaways import giveaways
 from unalike.data.sources.delimited import numbered, read_delimited, record_lines
 from unalike.data.sources.registry import a_fifth, ending, formats
 from unalike.data.sources.table_targets import check_classes, labels, with_target
@@ -117,7 +122,8 @@ def read_table(
         group: Columns that become groups for partitions, such as a hospital or a writer; they are not features, unless the agreed
             encoding says so.
         unit: A column whose values, such as patients or recordings, are never divided between training and test samples; it is not
-            a feature.
+            a feature. Unless given, a column such as `patient_id` whose values repeat, or else copies of rows; "none": each row
+            stands for itself.
         split: A column that says train or test (or 0 or 1), which clients then keep; without it every fifth row of a class (with
             `unit`, every fifth unit) tests, where nothing else divides the rows.
         split_by: A column of dates or numbers by which the rows are divided: each client's later rows test, its earlier ones train;
@@ -128,7 +134,7 @@ def read_table(
         bag: Read `text` as rows of word counts, not as tokens.
         date: Columns of dates, which are read as a number of days; "admitted=%d/%m/%Y" says how they are written. With an
             `encoding`, the columns that are written in another way than there.
-        labelled_only: Leave out the rows without a target, which are refused otherwise.
+        labelled_only: Leave out the rows without a target or a group, which are refused otherwise.
         labelled: Read the target of the agreed `encoding` unless another one is named.
         sep: The separator of delimited text, `decimal` its decimal mark, `charset` its character encoding; found unless given.
         accept: Read classes, categories and owners that differ only in case, space or number format ("yes", "Yes", "no ", "1" and
@@ -174,64 +180,89 @@ def read_table(
             "is, if there is one)"
         )
 
-    # The labels.
-    if unit is not None and unit not in group:
+    # The rows with their labels and owners.
+    if unit not in (None, ROWS_ALONE) and unit not in group:
         group.append(unit)
     named_columns = [*_several(split or ()), *_several(text or ())]
     frame, column, source = with_target(frame, target, where, labelled_only)
     require_columns(frame, [*drop, *group, *named_columns], where)
+    has_owner = _have_owners(frame, group, source, where, labelled_only, accept)
+    frame = frame[has_owner]
+    column = column[has_owner]
     y, classes = labels(column, where, regression, accept)
     if classes is not None and not is_agreed:
         check_classes(column, len(classes), where)
-    _check_owners(frame, group, where, accept)
 
-    # Training rows come first, since the encoding is fitted on them alone.
+    # Training rows come first, since the encoding is fitted on them alone; rows that belong together are on one side.
+    times = only_times(split_by, dates)
+    is_divided = split is None and (labelled or not is_agreed)
+    read_otherwise = [source, *named_columns, *times]
+    units = units_of(frame, unit, read_otherwise, group, where, are_sought=is_divided)
     time = _times(frame, split_by, split, dates, where)
-    test = _test_rows(frame, y, split=split, unit=unit, time=time, where=where)
-    is_random = split is None and split_by is None and (labelled or not is_agreed)
-    _note_dates(frame.drop(columns=[source]), is_random, where)
+    test = _test_rows(frame, y, split, units, time, where)
+    _note_dates(frame.drop(columns=[source]), is_divided and split_by is None, where)
     order = np.argsort(test, kind="stable")
     train = int((~test).sum())
     frame = frame.iloc[order]
-    y = y[order]
-    groups = {column: frame[column].to_numpy() for column in group}
+    groups = {column: _names_of(frame[column]) for column in group}
+    if units is not None and units.name not in groups:
+        groups[units.name] = units.values[order]
 
     # The features: by the agreed encoding, of one column of text, or of all columns that nothing else is read from.
     unread = [source, *drop, *_several(split or ())]
-    unused = list(dict.fromkeys([*unread, *group, *only_times(split_by, dates)]))
+    owners = {name: frame[name] for name in group if name != unit}
+    unused = list(dict.fromkeys([*unread, *frame.columns.intersection([*groups]), *times]))
+    notes = [] if units is None else units.notes
+    words = _words(text, length, vocabulary, bag, unused, where)
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)
         x = new_rows(frame, encoding, where)
-    elif text is not None:
-        if text in unused:
-            raise UnalikeError(
-                f"{where}: found text={text!r}, which is the target, a group, the split or "
-                "dropped, too; name another column"
-            )
-        encoding = replace(fit_words(frame[text], train, length, vocabulary, bag), target=target)
+    elif words is not None:
+        encoding = replace(words(frame, train), target=target)
         x = encoding.apply(frame, where)
-    elif (length, vocabulary, bag) != (LENGTH_WORDS, VOCABULARY_WORDS, False):
-        raise UnalikeError(
-            f"{where}: length, vocabulary and bag say how a column of text is read; name it with "
-            "text="
-        )
     else:
         features = frame.drop(columns=unused)
+        notes += giveaways(features, column.iloc[order], owners, where, accept)
         formats_of_dates = dates_of(features, dates, where)
         encoding = replace(fit(features, train, where, formats_of_dates, accept), target=target)
         x = encoding.apply(frame, where)
+    for note in notes:
+        warn(note)
     return Dataset.divided(
         name=name,
         x=x,
-        y=y,
+        y=y[order],
         train=train,
         classes=classes,
         groups=groups,
         encoding=encoding,
-        unit=unit,
+        unit=None if units is None else units.name,
         published=split is not None,
         time=None if time is None else time[order],
+        notes=tuple(notes),
     )
+
+
+def _words(
+    text: str | None, length: int, vocabulary: int, bag: bool, unused: Sequence[str], where: str
+) -> Callable[[pd.DataFrame, int], Encoding] | None:
+    """What makes the encoding of the column `text` from a table and its number of training rows; None for other tables.
+
+    Raises `UnalikeError` for a column that something else is read from, and for options of texts without such a column.
+    """
+    if text is None:
+        if (length, vocabulary, bag) != (LENGTH_WORDS, VOCABULARY_WORDS, False):
+            raise UnalikeError(
+                f"{where}: length, vocabulary and bag say how a column of text is read; name it with "
+                "text="
+            )
+        return None
+    if text in unused:
+        raise UnalikeError(
+            f"{where}: found text={text!r}, which is the target, a group, the split or "
+            "dropped, too; name another column"
+        )
+    return lambda frame, train: fit_words(frame[text], train, length, vocabulary, bag)
 
 
 def _times(
@@ -247,6 +278,20 @@ def _times(
     return moments_of(frame, split_by, dates, where)
 
 
+def _test_rows(
+    frame: pd.DataFrame,
+    y: np.ndarray,
+    split: str | None,
+    units: Units | None,
+    time: np.ndarray | None,
+    where: str,
+) -> np.ndarray:
+    """Whether each row tests: by the column `split`, or a fifth of the rows or units, by time if there is one."""
+    if split is not None:
+        return _tests(frame[split], where)
+    return a_fifth(y, None if units is None else units.values, time)
+
+
 def _note_dates(frame: pd.DataFrame, is_random: bool, where: str) -> None:
     """Warn of columns of dates in a table, if its rows are divided at random."""
     if not is_random:
@@ -259,22 +304,6 @@ def _note_dates(frame: pd.DataFrame, is_random: bool, where: str) -> None:
             f"model is to predict later rows, let each client's later ones test: --split-by {quote(dates[0])}, in Python "
             f"split_by={dates[0]!r}"
         )
-
-
-def _test_rows(
-    frame: pd.DataFrame,
-    y: np.ndarray,
-    *,
-    split: str | None,
-    unit: str | None,
-    time: np.ndarray | None,
-    where: str,
-) -> np.ndarray:
-    """Whether each row tests: by the column `split`, or a fifth of the rows or units, by time if there is one."""
-    if split is not None:
-        return _tests(frame[split], where)
-    units = None if unit is None else np.array(texts_of(frame[unit]))
-    return a_fifth(y, units, time)
 
 
 for name in ENDINGS:
@@ -358,12 +387,47 @@ def _tests(column: pd.Series, where: str) -> np.ndarray:
     return test
 
 
-def _check_owners(frame: pd.DataFrame, group: Sequence[str], where: str, accept: bool) -> None:
-    """Raise `UnalikeError`, unless it is accepted, for a column of owners with names that differ only in their spelling."""
-    if accept:
-        return
-    for column in group:
-        refuse_spellings(texts_of(frame[column]), f"the group {column!r}", where)
+def _have_owners(
+    frame: pd.DataFrame,
+    group: Sequence[str],
+    source: str,
+    where: str,
+    labelled_only: bool,
+    accept: bool,
+) -> np.ndarray:
+    """Whether each row has a value in all columns of owners.
+
+    Raises `UnalikeError` for the target among them, for a row without a value, unless such rows are left out, and, unless it is
+    accepted, for names that differ only in their spelling.
+    """
+    for name in group:
+        if name == source:
+            raise UnalikeError(
+                f"{where}: found {source!r} as the target and as the group, so that each owner has one label; name another column "
+                "for one of the two"
+            )
+        missing = frame[name].isna().to_numpy()
+        if missing.any() and not labelled_only:
+            raise UnalikeError(
+                f"{where}: the group {name!r} is missing in {missing.sum()} of {len(frame)} rows, the first in "
+                f"{first_place(frame[name], missing)}; fill them in, or leave these rows out with --labelled-only, in Python "
+                "labelled_only=True"
+            )
+        if not accept:
+            refuse_spellings(texts_of(frame[name]), f"the group {name!r}", where)
+    has_owner = frame[list(group)].notna().all(axis=1).to_numpy()
+    if not has_owner.all():
+        warn(f"{where}: left out {(~has_owner).sum()} of {len(frame)} rows, which have no group")
+    return has_owner
+
+
+def _names_of(column: pd.Series) -> np.ndarray:
+    """The owners of the rows as whole numbers or texts: 3.0, as pandas writes 3 beside a missing value, is 3, and 3.2 a text."""
+    if kind_of(column) != NUMBERS or column.dtype.kind != "f":
+        return column.to_numpy()
+    if (column % 1 == 0).all():
+        return column.to_numpy(np.int64)
+    return np.array(texts_of(column))
 
 
 def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, where: str) -> None:

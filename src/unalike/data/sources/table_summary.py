@@ -21,13 +21,16 @@ from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.core.tasks.registry import TaskName, task_for
+from unalike.data.belonging import ROWS_ALONE, units_of
 from unalike.data.columns import (
     FORMATS,
     MISSING,
     NUMBERS,
+    constant_columns,
     dates_of,
     days_of,
     doubts,
+    drop_flags,
     floats_of,
     kind_of,
     moments_of,
@@ -35,9 +38,11 @@ from unalike.data.columns import (
     require_columns,
     texts_of,
 )
+from unalike.data.giveaways import giveaways
 from unalike.data.sources.registry import a_fifth
 from unalike.data.sources.table_files import opened
 from unalike.data.sources.table_targets import check_classes, labels, with_target
+from unalike.data.suspect_values import suspect_numbers
 from unalike.data.table_encoding import MOST_CATEGORIES, Category, Encoding, Number, category_of
 from unalike.data.value_sets import in_two_ways, side_by_side, two_numbers
 
@@ -161,16 +166,16 @@ def summarize(
     """Summarize the training rows of a table, those that a site would train on: all but every fifth of a class.
 
     The arguments are those of `read_table`; with `split_by` the earlier rows are summarized. All samples of a unit are summarized,
-    or none. `least` is the fewest rows that a name or a number in the summary is about: rarer categories and classes are left out,
-    and numbers of a column with fewer values count as missing. Raises `UnalikeError`, which names the column, for a table that
-    cannot be read or encoded.
+    or none; a column of units that is found here stays among the features, since other sites may find none. `least` is the fewest
+    rows that a name or a number in the summary is about: rarer categories and classes are left out, and numbers of a column with
+    fewer values count as missing. Raises `UnalikeError`, which names the column, for a table that cannot be read or encoded.
     """
     from pandas.api.types import is_bool_dtype
 
     where = path.name
     frame, column, source = with_target(opened(path, **dialect), target, where, labelled_only)
     unused = [source, *drop, *group]
-    if unit is not None:
+    if unit not in (None, ROWS_ALONE):
         unused.append(unit)
     unused = list(dict.fromkeys([*unused, *only_times(split_by, date)]))
     require_columns(frame, unused, where)
@@ -179,13 +184,17 @@ def summarize(
         check_classes(column, len(classes), where)
 
     # The rows on which the site would train alone: no number of a test sample leaves it.
-    units = None if unit is None else np.array(texts_of(frame[unit]))
+    read_otherwise = [source, *only_times(split_by, date)]
+    units = units_of(frame, unit, read_otherwise, group, where)
     time = None if split_by is None else moments_of(frame, split_by, date, where)
-    train = ~a_fifth(y, units, time)
+    train = ~a_fifth(y, None if units is None else units.values, time)
     features = frame[train].drop(columns=unused)
     dates = dates_of(frame.drop(columns=unused), date, where)
-    for note in doubts(features.drop(columns=[*dates]), where):
+    for note in [] if units is None else units.notes:
         warn(note)
+    _warn_of_columns(features, dates, where)
+    for text in giveaways(features, column[train], {}, where, accept):
+        warn(text)
 
     numbers: list[NumberSums] = []
     categories: list[CategoryCounts] = []
@@ -214,6 +223,25 @@ def summarize(
         numbers=tuple(numbers),
         categories=tuple(categories),
     )
+
+
+def _warn_of_columns(features: pd.DataFrame, dates: Mapping[str, str], where: str) -> None:
+    """Warn of columns that are probably no features, and of numbers that are probably no amounts."""
+    constants = constant_columns(features)
+    if constants:
+        warn(
+            f"{where}: {', '.join(map(repr, constants))}: one value in all rows here; other sites may have others, so keep it, "
+            f"unless all sites leave it out: {drop_flags(*constants)}"
+        )
+    for note in doubts(features.drop(columns=[*dates]), where):
+        warn(note)
+    amounts = {
+        repr(str(key)): floats_of(features[key], where)
+        for key in features
+        if kind_of(features[key]) == NUMBERS
+    }
+    for text in suspect_numbers(amounts):
+        warn(f"{where}: {text}")
 
 
 def agreed(

@@ -1,6 +1,7 @@
 """Load samples in the federation's schema: a site's, or the coordinator's test and proxy samples."""
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.partition import draw_validation
+from unalike.data.population import Population
 from unalike.data.sources.load import load, table_at
 from unalike.data.sources.registry import a_fifth
+from unalike.data.suspect_values import suspect_values
 from unalike.data.table_encoding import OtherCoding
 from unalike.federation.protocol.federation_file import Federation, Schema
 
@@ -106,6 +109,8 @@ def looked_at(federation: Federation, own: ClientData, accept: bool) -> list[str
         lines.append(f"training samples by class: {class_counts(y, schema.names)}")
     if schema.encoding is None:
         return lines
+    population = replace(Population.of([own], task=schema.task), encoding=schema.encoding)
+    lines += suspect_values(population)
     odd, wrong = compare_with_encoding(schema.encoding, x)
     if wrong and not accept:
         raise UnalikeError(
