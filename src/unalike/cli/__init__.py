@@ -14,6 +14,7 @@ import typer
 import typer.core
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.printable import without_controls
 from unalike.cli import (
     coefficients,
     compare,
@@ -115,7 +116,9 @@ def main() -> None:
     try:
         app(prog_name="unalike", obj=given)
     except (UnalikeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        # It may quote a file of another machine, whose control characters a terminal would act on.
+        lines = [without_controls(line) for line in str(error).splitlines()]
+        print("error:", "\n".join(lines), file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:  # Typer has handled everything else
         if end.code == INTERRUPTED:

@@ -305,6 +305,25 @@ class Part:
         return math.inf
 
     @property
+    def sums_show_clients(self) -> str:
+        """What clients send of which even a sum over them shows the addends, and what to give instead; empty if nothing is.
+
+        Without it: a secure aggregation, which shows sums alone, accepts the part.
+        """
+        return ""
+
+    def why_impossible(self, message: Tree, samples: int) -> str:
+        """The reason why no client with so many samples sends this message; empty if one may. Default: empty.
+
+        A server refuses such a message. It has the names, shapes and types that `finish` sends, and finite values.
+
+        Args:
+            message: What a client says that `finish` of this part sent.
+            samples: Number of its training samples.
+        """
+        return ""
+
+    @property
     def special_group(self) -> str | None:
         """The one group of parameters, or pattern of their names, that the part treats differently from the rest of the model.
 

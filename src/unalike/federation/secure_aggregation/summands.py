@@ -65,6 +65,8 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
         if part.needs != "sums" or is_other_rule:
             what = "how far apart the updates are" if part.needs == "spread" else "each update"
             return f"{part.name} reads {what}"
+        if part.sums_show_clients:
+            return f"{part.name} sends {part.sums_show_clients}"
         if part.shares:
             return f"{part.name} reads {' and '.join(part.shares)} of each site"
         if overrides(part, "address"):
