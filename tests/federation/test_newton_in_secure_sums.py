@@ -16,7 +16,7 @@ METHOD = "newton(l2=1, robust_errors=False)"
 
 @pytest.mark.filterwarnings("ignore:4 of 4 clients have fewer samples")
 def test_coefficients_from_secure_sums_are_those_of_the_simulation(tmp_path):
-    fed = secure(tmp_path, METHOD, model="logistic", rounds=12)
+    fed = secure(tmp_path, METHOD, model="logistic", rounds=12, threshold=4)
     run = fed.run()
     found = run.coefficients()
     wanted = fed.simulated().coefficients()
@@ -30,7 +30,15 @@ def test_coefficients_from_secure_sums_are_those_of_the_simulation(tmp_path):
 def test_squares_of_single_gradients_are_no_sum_that_hides_them(tmp_path):
     """Three sites, 8 coefficients: the sums of g and g g^T, and whole numbers of cases, gave each site's g to 2e-11."""
     with pytest.raises(UnalikeError, match="squares of each site's gradient"):
-        secure(tmp_path, "newton", model="logistic")
+        secure(tmp_path, "newton", model="logistic", threshold=4)
+
+
+@pytest.mark.parametrize("method", [METHOD, "feature_alignment"])
+def test_sums_that_stay_alike_are_over_all_sites_or_none(method, tmp_path):
+    """Round 7 without one of four sites gave its second derivatives to 2e-11; counts of classes stay the same in every round."""
+    with pytest.raises(UnalikeError, match="threshold of 3; expected one of all 4 sites"):
+        secure(tmp_path, method, rounds=1)
+    secure(tmp_path, method, rounds=1, threshold=4)
 
 
 def scaled(name, factor):

@@ -201,6 +201,11 @@ class Part:
 
     Without it: an error beside an upload, where a part with states on both sides sends no message of its own.
     """
+    sums_stay_alike: ClassVar[bool] = False
+    """What clients send hardly differs from one round to the next: the sums of two rounds show a client that is in one of them.
+
+    Without it: a secure aggregation accepts sums over fewer clients than all.
+    """
     needs_of_task: ClassVar[str] = ""
     """The trait of the tasks for which the part is defined, such as `CLASSES` of `core/tasks/task.py`; empty for all tasks.
 

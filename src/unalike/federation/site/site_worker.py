@@ -53,6 +53,7 @@ from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import (
     Summand,
     check_summed,
+    check_threshold,
     own_weights,
     trained_summand,
 )
@@ -165,6 +166,7 @@ class SiteWorker:
         if federation.secure_aggregation:
             for planned in run_config.outline:
                 check_summed(planned, run_config.settings)
+                check_threshold(planned, federation)
 
         # Nothing is taken over before all was checked: what is refused now is refused again.
         self.samples = population.fingerprint

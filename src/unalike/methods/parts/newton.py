@@ -49,6 +49,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     has_own_name: ClassVar[bool] = True
     stands_alone: ClassVar[bool] = True
     needs_data: ClassVar[bool] = True
+    sums_stay_alike: ClassVar[bool] = True
     federation_note: ClassVar[str] = (
         "newton: the second derivatives that a site sends may tell of single samples if it has fewer of them than the model has "
         "coefficients; a secure aggregation shows their sums over the sites alone"
