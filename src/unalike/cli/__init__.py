@@ -111,12 +111,14 @@ def main() -> None:
     ):  # where a terminal lacks a character, print a question mark
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
+    # Notes and errors may quote a file of another machine, whose control characters a terminal would act on.
+    warnings.showwarning = lambda message, *_, **__: print(
+        f"note: {without_controls(str(message))}", file=sys.stderr
+    )
     given: dict[str, Any] = {}
     try:
         app(prog_name="unalike", obj=given)
     except (UnalikeError, OSError) as error:
-        # It may quote a file of another machine, whose control characters a terminal would act on.
         lines = [without_controls(line) for line in str(error).splitlines()]
         print("error:", "\n".join(lines), file=sys.stderr)
         sys.exit(2)

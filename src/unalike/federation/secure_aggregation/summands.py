@@ -58,7 +58,7 @@ def check_threshold(step: Step, federation: Federation) -> None:
     if isinstance(step, Stage) and step.method.sums_stay_alike and federation.least_sum < sites:
         raise UnalikeError(
             f"{step.method!r} sends nearly the same in every round, so that two sums show a site that is in one of them: found a "
-            f"threshold of {federation.least_sum}; expected one of all {sites} sites"
+            f"threshold of {federation.least_sum}; expected one of all sites, --threshold {sites}"
         )
 
 

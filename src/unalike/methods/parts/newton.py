@@ -108,7 +108,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     def sums_show_clients(self) -> str:
         if not self.robust_errors:
             return ""
-        return "the squares of each site's gradient, which follows from their sum: give newton(robust_errors=False)"
+        return "the squares of each site's gradient, which their sum shows, unless with robust_errors=False"
 
     def why_impossible(self, message: Tree, samples: int) -> str:
         parameters = len(message["gradient"])
