@@ -90,10 +90,14 @@ FIXED_PREFIXES = ("fixed.", "shared/")
 
 
 class SiteGroup(NamedTuple):
-    """A model group at a site, and the tensors that requests for it have: names, shapes and types."""
+    """A model group at a site, and the tensors that requests for it have: names, shapes and types.
+
+    `step` is what the request says of its step for which the group was made.
+    """
 
     group: ModelGroup
     declared: Tree
+    step: Facts
 
 
 class SiteWorker:
@@ -635,10 +639,11 @@ class SiteWorker:
         self, request: Envelope, step: TrainRequest, tensors: Tree, trees: dict[str, Tree]
     ) -> tuple[ModelGroup, Broadcast]:
         """This site's model group, and the broadcast to it, of a request with these `tensors`, which are `trees` by kind."""
-        group, declared = self._group(request, step, trees)
+        site_group = self._group(request, step, trees)
+        group = site_group.group
         # A tensor that nothing reads would give the same model another digest.
         try:
-            check_tree(tensors, declared, what="the request")
+            check_tree(tensors, site_group.declared, what="the request")
         except RefusedUpdate as error:
             raise Declined("plan", str(error)) from None
         model = group.settings.model
@@ -657,7 +662,9 @@ class SiteWorker:
     def _group(self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]) -> SiteGroup:
         """This site's model group in a step: made with the first request, then kept until the next step."""
         key = (request.head.run, request.head.stage, asked.group)
-        if key not in self._groups:
+        # What a request says of its step is checked where the group is made.
+        kept = self._groups.get(key)
+        if kept is None or kept.step != asked.facts_of_step:
             # Where clients choose their group, the groups of one step are kept side by side.
             same_step = {k: group for k, group in self._groups.items() if k[:2] == key[:2]}
             self._groups = same_step
@@ -718,7 +725,7 @@ class SiteWorker:
         first = group.broadcast([self.number]).to(self.number)
         declared = round_tensors(planned, settings, first)
         declared |= fixed_tensors(planned, settings, first.params, first.buffers)
-        return SiteGroup(group, declared)
+        return SiteGroup(group, declared, asked.facts_of_step)
 
     def _metric_sums(self, predict: Predict) -> dict[str, Any]:
         """Sums and counts of a model's predictions on the test and validation samples, rounded as the rules say."""
