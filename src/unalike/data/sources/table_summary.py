@@ -140,7 +140,8 @@ class TableSummary:
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [column.name for column in (*self.numbers, *self.categories)]
+        names = [number.name for number in self.numbers]
+        names += [category.name for category in self.categories]
         if sorted(names) != sorted(self.columns) or len(set(names)) < len(names):
             raise ValueError("the sums are not those of each column, once")
         # No site counts for more in means and scales than by its rows, which init shows.
