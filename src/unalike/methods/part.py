@@ -202,7 +202,7 @@ class Part:
     Without it: an error beside an upload, where a part with states on both sides sends no message of its own.
     """
     sums_stay_alike: ClassVar[bool] = False
-    """What clients send hardly differs from one round to the next: the sums of two rounds show a client that is in one of them.
+    """Messages hardly differ from one round to the next: the sums of two rounds show a client that is in one of them.
 
     Without it: a secure aggregation accepts sums over fewer clients than all.
     """
@@ -311,7 +311,7 @@ class Part:
 
     @property
     def sums_show_clients(self) -> str:
-        """What clients send of which even a sum over them shows the addends, and what to give instead; empty if nothing is.
+        """The message of which even a sum over clients shows the addends, and how to do without it; empty if there is none.
 
         Without it: a secure aggregation, which shows sums alone, accepts the part.
         """
