@@ -519,6 +519,11 @@ class SiteWorker:
     def _check_first_update(self, request: Envelope) -> None:
         """Raise `Declined` where an update for this round may have left: a reply is stored before it is sent."""
         replies = self.folder.replies(request.head.run, public_text(self.key))
+        if request.head.place in replies.places_of_other_keys():
+            raise Declined(
+                "released",
+                f"an answer of round {request.head.round} of a private method left with an earlier key",
+            )
         for file in replies.of_round(request):
             _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
             if _is_update(tensors):
@@ -530,6 +535,10 @@ class SiteWorker:
     def _check_first_answer(self, request: Envelope) -> None:
         """Raise `Declined` where a query of this step was answered: with other ranges it has other noise, which averages out."""
         replies = self.folder.replies(request.head.run, public_text(self.key))
+        if any(stage == request.head.stage for stage, _ in replies.places_of_other_keys()):
+            raise Declined(
+                "plan", f"an answer of step {request.head.stage} left with an earlier key"
+            )
         for file in replies.of_step(request):
             _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
             if tensors:
