@@ -147,6 +147,21 @@ def test_rare_values_stay_at_the_site(frames, tmp_path):
     assert not any(f"{frames['north']['age'][k]:g}" in text for k in range(3))
 
 
+@pytest.mark.parametrize("rare", [1, 4, 5])
+def test_few_rows_that_differ_from_all_others_do_not_show_in_the_mean(frames, tmp_path, rare):
+    """One patient with a disease among 240: the mean of true and false, or of 0 and another number, would tell it."""
+    north = training(frames["north"])
+    for name, usual, odd in (("smoker", False, True), ("beds", 2, 7)):
+        frames["north"][name] = usual
+        frames["north"].loc[north.index[:rare], name] = odd
+    found = summaries(frames, tmp_path)
+    means = {number.name: number.mean for number in found["north"].numbers}
+    shown = rare if rare == 5 else 0
+    assert means["smoker"] == pytest.approx(shown / len(north))
+    assert means["beds"] == pytest.approx(2 + 5 * shown / len(north))
+    agreed(found)
+
+
 def test_quantiles_have_enough_values_between_them(frames, tmp_path):
     found = summaries({"west": frames["west"]}, tmp_path, least=10)["west"]
     ages, cuts = training(frames["west"])["age"], found.numbers[0].quantiles
@@ -199,10 +214,41 @@ def test_names_of_rows_and_damaged_summaries_are_refused(frames, tmp_path):
         "[]",
         json.dumps({"rows": -1}),
         json.dumps({"rows": 1, "least": 1, "columns": [], "odd": 1}),
+        "[" * 100_000,
     ):
         (tmp_path / "odd.json").write_text(content)
         with pytest.raises(UnalikeError, match="is not the summary of a table"):
             TableSummary.load(tmp_path / "odd.json")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda s: s["numbers"][0].update(count=10**6), "not as many as the rows"),
+        (lambda s: s["numbers"][0].update(mean=1e200), "mean=1e\\+200"),
+        (lambda s: s.update(rows=10**400), "rows=1000"),
+        (lambda s: s["numbers"][0].update(quantiles=[2.0, 1.0]), "not in order"),
+        (lambda s: s["numbers"].append(s["numbers"][0]), "not those of each column"),
+        (lambda s: s["categories"][0]["values"].update(a=10**6), "more than the rows"),
+    ],
+)
+def test_no_site_counts_for_more_in_the_encoding_than_by_its_rows(
+    frames, tmp_path, change, message
+):
+    summaries(frames, tmp_path)
+    forged = json.loads((tmp_path / "north.json").read_text())
+    change(forged)
+    (tmp_path / "north.json").write_text(json.dumps(forged))
+    with pytest.raises(UnalikeError, match=message):
+        TableSummary.load(tmp_path / "north.json")
+
+
+def test_names_of_a_site_are_printed_without_what_a_terminal_acts_on(frames, tmp_path):
+    frames["north"]["ward"] = np.resize(["a\x1b[2J", "b"], len(frames["north"]))
+    found = summaries(frames, tmp_path)
+    [wards] = codings(found)
+    assert "\x1b" in found["north"].text().encode().decode("unicode_escape")
+    assert "a [2J" in str(wards) and "\x1b" not in str(wards)
 
 
 @pytest.mark.parametrize(

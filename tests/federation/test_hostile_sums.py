@@ -181,6 +181,16 @@ def test_model_group_is_that_of_a_plan_without_groups(scaffold):
     assert answer[:2] == ("unable", {"code": "plan"})
 
 
+@pytest.mark.parametrize("changed", [{"method": "fedavg"}, {"method": ""}])
+def test_step_of_a_request_is_checked_also_after_the_first_one(scaffold, changed):
+    """A site keeps the model group of a step: a later request with other words about the step was answered with it."""
+    fed, taps = scaffold
+    message = unseal(taps["site0"].requests["evaluate"][-1], COORDINATOR.public_key())
+    facts, tensors = message.open()
+    assert answer_of(fed, message.head, facts, tensors)[0] == ANSWER
+    assert answer_of(fed, message.head, facts | changed, tensors)[0] == "unable"
+
+
 # one sum over a model, in all runs -------------------------------------------------------------------------------------
 
 

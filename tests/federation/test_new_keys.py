@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_federation import SmallFederation, key_of, make_clients, states
+from small_federation import COORDINATOR, SmallFederation, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike.federation.coordinator.run_control import Control, Stopped
+from unalike.federation.protocol.envelope import unseal
 from unalike.federation.security.keys import public_text
 from unalike.federation.site.site_worker import SiteWorker
 
@@ -63,3 +64,37 @@ def test_reenrolled_site_continues(tmp_path):
     fed.federation = replace(fed.federation, sites=sites)
     found = states(fed.run())
     assert all(torch.equal(t, wanted["all"][name]) for name, t in found["all"].items())
+
+
+@pytest.mark.parametrize(
+    "method, kind", [("client_dp(noise_multiplier=1, where='site')", "train"), ("diagnosis", "ask")]
+)
+def test_new_key_does_not_answer_again_what_is_answered_once(method, kind, tmp_path):
+    """The replies of the old key cannot be read any more: a second update, or noise, of the same round would cost privacy."""
+    fed = SmallFederation(tmp_path, method=method, rounds=1, noise_shares=2, quorum=2)
+    requests = []
+    worker = fed.workers["site0"]
+
+    class Tap:
+        def handle(self, message):
+            requests.append(message)
+            return worker.handle(message)
+
+    fed.workers["site0"] = Tap()
+    fed.run()
+    for message in reversed(requests):
+        request = unseal(message, COORDINATOR.public_key())
+        if request.head.kind == kind and request.open()[0].get("train", True):
+            break
+    new = key_of(77)
+    sites = (replace(fed.federation.sites[0], key=public_text(new)), fed.federation.sites[1])
+    renewed = replace(fed.federation, sites=sites)
+    site = SiteWorker(renewed, "site0", new, make_clients()[0], worker.folder.path)
+    reply = unseal(site.handle(message), new.public_key())
+    assert reply.head.kind == "unable"
+    assert "with an earlier key" in site.journal.path.read_text().splitlines()[-1]
+
+    # Rounds before those whose replies are kept are over with every key.
+    if kind == "ask":
+        site.handle(next(one for one in requests if b'"kind":"ask"' in one))
+        assert "a replay?" in site.journal.path.read_text().splitlines()[-1]

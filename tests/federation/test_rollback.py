@@ -147,7 +147,7 @@ def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_pat
             sample_caps(text, None, [])
     files = [tmp_path / "north.json", tmp_path / "south.json"]
     for file, rows in zip(files, (101, 1000)):
-        TableSummary(rows, 5, ("a",), TargetNames("y", "binary", ())).save(file)
+        TableSummary(rows, 5, (), TargetNames("y", "binary", ())).save(file)
     assert sample_caps("north,south", None, files) == {"north": 112, "south": 1100}
     with pytest.raises(
         UnalikeError,

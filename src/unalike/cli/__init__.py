@@ -14,6 +14,7 @@ import typer
 import typer.core
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.printable import without_controls
 from unalike.cli import (
     coefficients,
     compare,
@@ -110,12 +111,16 @@ def main() -> None:
     ):  # where a terminal lacks a character, print a question mark
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
+    # Notes and errors may quote a file of another machine, whose control characters a terminal would act on.
+    warnings.showwarning = lambda message, *_, **__: print(
+        f"note: {without_controls(str(message))}", file=sys.stderr
+    )
     given: dict[str, Any] = {}
     try:
         app(prog_name="unalike", obj=given)
     except (UnalikeError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        lines = [without_controls(line) for line in str(error).splitlines()]
+        print("error:", "\n".join(lines), file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:  # Typer has handled everything else
         if end.code == INTERRUPTED:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.printable import without_controls
 from unalike.data.columns import MISSING, is_number
 
 NUMBER = re.compile(r"([+-]?)0*(\d+?)(?:[.,](\d*?)0*)?")
@@ -100,12 +101,15 @@ def in_two_ways(sets: Mapping[str, Sequence[str]], whole: bool) -> str:
 
 
 def side_by_side(sets: Mapping[str, Sequence[str]]) -> str:
-    """The owners' sets in words, equal ones together: "north, west: 0, 1; south: 1, 2"."""
+    """The owners' sets in words, equal ones together: "north, west: 0, 1; south: 1, 2"; without control characters."""
     owners: dict[tuple[str, ...], list[str]] = {}
     for owner, names in sets.items():
         owners.setdefault(tuple(names), []).append(owner)
-    return "; ".join(
-        f"{', '.join(together)}: {', '.join(names) or 'none'}" for names, together in owners.items()
+    return without_controls(
+        "; ".join(
+            f"{', '.join(together)}: {', '.join(names) or 'none'}"
+            for names, together in owners.items()
+        )
     )
 
 

@@ -181,6 +181,11 @@ class Method(Plan):
         return any(p.releases_once for p in self.parts)
 
     @cached_property
+    def sums_stay_alike(self) -> bool:
+        """Whether what clients send hardly differs from one round to the next."""
+        return any(p.sums_stay_alike for p in self.parts)
+
+    @cached_property
     def shares_noise(self) -> bool:
         """Whether each client adds its share of the noise of a sum of several updates."""
         return any(p.shares_noise for p in self.parts)

@@ -201,6 +201,11 @@ class Part:
 
     Without it: an error beside an upload, where a part with states on both sides sends no message of its own.
     """
+    sums_stay_alike: ClassVar[bool] = False
+    """Messages hardly differ from one round to the next: the sums of two rounds show a client that is in one of them.
+
+    Without it: a secure aggregation accepts sums over fewer clients than all.
+    """
     needs_of_task: ClassVar[str] = ""
     """The trait of the tasks for which the part is defined, such as `CLASSES` of `core/tasks/task.py`; empty for all tasks.
 
@@ -303,6 +308,25 @@ class Part:
             server_state: The part's server state when the client was asked.
         """
         return math.inf
+
+    @property
+    def sums_show_clients(self) -> str:
+        """The message of which even a sum over clients shows the addends, and how to do without it; empty if there is none.
+
+        Without it: a secure aggregation, which shows sums alone, accepts the part.
+        """
+        return ""
+
+    def why_impossible(self, message: Tree, samples: int) -> str:
+        """The reason why no client with so many samples sends this message; empty if one may. Default: empty.
+
+        A server refuses such a message. It has the names, shapes and types that `finish` sends, and finite values.
+
+        Args:
+            message: What a client says that `finish` of this part sent.
+            samples: Number of its training samples.
+        """
+        return ""
 
     @property
     def special_group(self) -> str | None:

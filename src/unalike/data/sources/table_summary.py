@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
+import pydantic
 import torch
-from pydantic import Field, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.tensor_files import write_bytes
@@ -53,7 +54,15 @@ MIN_ROWS = 5
 """Fewest rows that a name or a number of a summary is about, unless the site says otherwise."""
 MAX_PARTS = 20
 """Most parts with equally many values that quantiles divide a column into."""
+MOST_ROWS = 10**12
+"""Most rows of a table: sums over several tables stay far from overflow."""
+LARGEST_VALUE = float(np.finfo(np.float32).max)
+"""The largest number in a table: samples are float32."""
 TRUTHS = {str(False), str(True)}
+
+Rows = Annotated[int, Field(ge=0, le=MOST_ROWS)]
+Value = Annotated[float, Field(ge=-LARGEST_VALUE, le=LARGEST_VALUE)]
+Squares = Annotated[float, Field(ge=0, le=MOST_ROWS * (2 * LARGEST_VALUE) ** 2)]
 
 
 @validated
@@ -64,13 +73,19 @@ class NumberSums:
     """
 
     name: str
-    count: NonNegativeInt
-    missing: NonNegativeInt
-    mean: FiniteFloat
-    deviations: Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
-    quantiles: tuple[FiniteFloat, ...]
+    count: Rows
+    missing: Rows
+    mean: Value
+    deviations: Squares
+    quantiles: Annotated[tuple[Value, ...], Field(max_length=MAX_PARTS - 1)]
     truth: bool = False
     date: str = ""
+
+    @pydantic.model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if list(self.quantiles) != sorted(self.quantiles):
+            raise ValueError(f"the quantiles of {self.name!r} are not in order")
+        return self
 
     def categories(self) -> CategoryCounts:
         """The same column of true/false as a category."""
@@ -116,17 +131,32 @@ class TargetNames:
 
 @validated
 class TableSummary:
-    """A site's summary of its table. Each name, mean and quantile is about `least` rows or more.
+    """A site's summary of its table. Each name, mean and deviation is about `least` rows or more, a quantile about one or two.
 
     `rows` are its training rows, `columns` the names of its features in their order.
     """
 
-    rows: NonNegativeInt
+    rows: Rows
     least: PositiveInt
     columns: tuple[str, ...]
     target: TargetNames
     numbers: tuple[NumberSums, ...] = ()
     categories: tuple[CategoryCounts, ...] = ()
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [number.name for number in self.numbers]
+        names += [category.name for category in self.categories]
+        if sorted(names) != sorted(self.columns) or len(set(names)) < len(names):
+            raise ValueError("the sums are not those of each column, once")
+        # No site counts for more in means and scales than by its rows, which init shows.
+        for number in self.numbers:
+            if number.count + number.missing != self.rows:
+                raise ValueError(f"the values of {number.name!r} are not as many as the rows")
+        for category in self.categories:
+            if sum(category.values.values()) > self.rows:
+                raise ValueError(f"the values of {category.name!r} are more than the rows")
+        return self
 
     def text(self) -> str:
         """The summary as JSON text, indented."""
@@ -141,7 +171,7 @@ class TableSummary:
         """Read a summary. Raises `UnalikeError` for anything else."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UnalikeError(
                 f"{path} is not the summary of a table ({str(error)[:300]}); "
                 "expected a file that `unalike federation summarize` wrote"
@@ -335,7 +365,10 @@ def codings(summaries: Mapping[str, TableSummary]) -> list[Coding]:
 
 
 def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = "") -> NumberSums:
-    """The sums of a column, NaN for missing values; with fewer than `least` values all count as missing."""
+    """The sums of a column, NaN for missing values; with fewer than `least` values all count as missing.
+
+    Fewer than `least` values beside one that many rows have count as that one: the mean would show them.
+    """
     known = values[~np.isnan(values)]
     if len(known) < least:
         return NumberSums(
@@ -348,6 +381,10 @@ def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = ""
             truth=truth,
             date=date,
         )
+    different, rows = np.unique(known, return_counts=True)
+    most = rows.max()
+    if least <= most and len(known) - most < least:
+        known = np.full_like(known, different[rows.argmax()])
     mean = float(known.mean())
     # Each part has `least` values or more, so that no quantile is about fewer.
     parts = min(MAX_PARTS, len(known) // least)

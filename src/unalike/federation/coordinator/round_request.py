@@ -347,13 +347,19 @@ class RoundRequests(Requests[SiteReply]):
         """The client update in these tensors, if it is one that the request asked for."""
         group = self.contents.group(client)
         samples = int(group.samples[client])
-        return check_update(
+        method = self.state.method
+        client_update = check_update(
             tensors,
             like=self._expected_update(client),
             settings=group.settings,
             samples=samples,
-            steps=expected_steps(self.state.method, group.settings, samples),
+            steps=expected_steps(method, group.settings, samples),
         )
+        for part in method.parts:
+            why = part.why_impossible(client_update.messages.get(part.name, {}), samples)
+            if why:
+                raise RefusedUpdate(f"its message of {part.name}: {why}")
+        return client_update
 
     def _expected_update(self, client: int) -> ClientUpdate:
         """A client update as the request to this client asks for it."""

@@ -11,7 +11,7 @@ from unalike.core.views import StageSettings
 from unalike.federation.coordinator.network_backend import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
-from unalike.federation.secure_aggregation.summands import check_summed
+from unalike.federation.secure_aggregation.summands import check_summed, check_threshold
 from unalike.methods.plan import Stage, method_of, plan
 from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.setup.run_config import Pair, RunConfig
@@ -59,6 +59,7 @@ def check_terms_run(
     for step in run_config.outline:
         if federation.secure_aggregation:
             check_summed(step, run_config.settings)
+            check_threshold(step, federation)
         if isinstance(step, Stage):
             check_stage(step, run_config)
             _check_scores_told(step, run_config, federation)

@@ -156,6 +156,12 @@ class TrainRequest(StepRequest):
     local: bool
     fixed: str
 
+    @property
+    def facts_of_step(self) -> Facts:
+        """The facts that stay the same in all requests of a step: its place in the plan, and its method."""
+        names = [*StepRequest.__dataclass_fields__, "method"]
+        return {name: getattr(self, name) for name in names}
+
 
 @validated
 class SetupRequest(AgreedRequest):

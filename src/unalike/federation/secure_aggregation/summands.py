@@ -12,10 +12,11 @@ from unalike.core import tree
 from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Tree
 from unalike.core.views import Members, StageSettings
+from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.secure_aggregation.arithmetic import bound, is_encodable
 from unalike.methods.method import Method
 from unalike.methods.part import overrides
-from unalike.methods.plan import QueryStep, Step
+from unalike.methods.plan import QueryStep, Stage, Step
 from unalike.methods.roles import Upload
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.training.server.server_round import SumWeights
@@ -51,6 +52,16 @@ def check_summed(step: Step, settings: StageSettings) -> None:
         )
 
 
+def check_threshold(step: Step, federation: Federation) -> None:
+    """Raise `UnalikeError` for a step of a plan of which sums over fewer sites than all would show single ones."""
+    sites = len(federation.sites)
+    if isinstance(step, Stage) and step.method.sums_stay_alike and federation.least_sum < sites:
+        raise UnalikeError(
+            f"{step.method!r} sends nearly the same in every round, so that two sums show a site that is in one of them: found a "
+            f"threshold of {federation.least_sum}; expected one of all sites, --threshold {sites}"
+        )
+
+
 def _why_not_summed(step: Step, settings: StageSettings) -> str:
     """The reason why sums are not enough for a step; empty if they are."""
     if isinstance(step, QueryStep):
@@ -65,6 +76,8 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
         if part.needs != "sums" or is_other_rule:
             what = "how far apart the updates are" if part.needs == "spread" else "each update"
             return f"{part.name} reads {what}"
+        if part.sums_show_clients:
+            return f"{part.name} sends {part.sums_show_clients}"
         if part.shares:
             return f"{part.name} reads {' and '.join(part.shares)} of each site"
         if overrides(part, "address"):

@@ -49,7 +49,15 @@ def read_public(path: Path) -> dict[str, str]:
         public_key(keys[SIGNING])
         load_pem_public_key(keys[NODE].encode())
         return {name: keys[name] for name in (SIGNING, NODE)}
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, UnalikeError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        RecursionError,
+        UnalikeError,
+    ) as error:
         raise UnalikeError(
             f"cannot read {path}: {error}; expected the file that `unalike federation keys` made"
         ) from None

@@ -135,7 +135,10 @@ class SiteFolder:
 
 
 class ReplyCache:
-    """Replies to the requests of a run's newest rounds: a repeated request gets the same bytes, also after a restart."""
+    """Replies to the requests of a run's newest rounds: a repeated request gets the same bytes, also after a restart.
+
+    Those that the site has signed with an earlier key, beside `folder`, cannot be read any more; their rounds count all the same.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -166,11 +169,15 @@ class ReplyCache:
         stage = request.head.stage
         return [file for file in self.folder.glob("*.reply") if _round_of(file)[0] == stage]
 
+    def places_of_other_keys(self) -> set[tuple[int, int]]:
+        """The steps and rounds of replies that the site has signed with an earlier key; nobody can read these any more."""
+        return {_round_of(file) for file in self._of_all_keys() if file.parent != self.folder}
+
     def store(self, request: Envelope, reply: bytes) -> None:
         """Write the reply; remove those of older rounds."""
         write_bytes(self._file(request), reply)
         newest = set(self._rounds()[-KEPT_ROUNDS:])
-        for file in self.folder.glob("*.reply"):
+        for file in self._of_all_keys():
             if _round_of(file) not in newest:
                 file.unlink(missing_ok=True)
 
@@ -179,7 +186,10 @@ class ReplyCache:
         return self.folder / f"{stage:010d}-{round:010d}-{request.digest}.reply"
 
     def _rounds(self) -> list[tuple[int, int]]:
-        return sorted({_round_of(file) for file in self.folder.glob("*.reply")})
+        return sorted({_round_of(file) for file in self._of_all_keys()})
+
+    def _of_all_keys(self) -> list[Path]:
+        return [*self.folder.parent.glob("*/*.reply")]
 
 
 def _round_of(file: Path) -> tuple[int, int]:

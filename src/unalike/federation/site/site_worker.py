@@ -53,6 +53,7 @@ from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import (
     Summand,
     check_summed,
+    check_threshold,
     own_weights,
     trained_summand,
 )
@@ -89,10 +90,14 @@ FIXED_PREFIXES = ("fixed.", "shared/")
 
 
 class SiteGroup(NamedTuple):
-    """A model group at a site, and the tensors that requests for it have: names, shapes and types."""
+    """A model group at a site, and the tensors that requests for it have: names, shapes and types.
+
+    `step` is what the request says of its step for which the group was made.
+    """
 
     group: ModelGroup
     declared: Tree
+    step: Facts
 
 
 class SiteWorker:
@@ -165,6 +170,7 @@ class SiteWorker:
         if federation.secure_aggregation:
             for planned in run_config.outline:
                 check_summed(planned, run_config.settings)
+                check_threshold(planned, federation)
 
         # Nothing is taken over before all was checked: what is refused now is refused again.
         self.samples = population.fingerprint
@@ -513,6 +519,11 @@ class SiteWorker:
     def _check_first_update(self, request: Envelope) -> None:
         """Raise `Declined` where an update for this round may have left: a reply is stored before it is sent."""
         replies = self.folder.replies(request.head.run, public_text(self.key))
+        if request.head.place in replies.places_of_other_keys():
+            raise Declined(
+                "released",
+                f"an answer of round {request.head.round} of a private method left with an earlier key",
+            )
         for file in replies.of_round(request):
             _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
             if _is_update(tensors):
@@ -524,6 +535,10 @@ class SiteWorker:
     def _check_first_answer(self, request: Envelope) -> None:
         """Raise `Declined` where a query of this step was answered: with other ranges it has other noise, which averages out."""
         replies = self.folder.replies(request.head.run, public_text(self.key))
+        if any(stage == request.head.stage for stage, _ in replies.places_of_other_keys()):
+            raise Declined(
+                "plan", f"an answer of step {request.head.stage} left with an earlier key"
+            )
         for file in replies.of_step(request):
             _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
             if tensors:
@@ -633,10 +648,11 @@ class SiteWorker:
         self, request: Envelope, step: TrainRequest, tensors: Tree, trees: dict[str, Tree]
     ) -> tuple[ModelGroup, Broadcast]:
         """This site's model group, and the broadcast to it, of a request with these `tensors`, which are `trees` by kind."""
-        group, declared = self._group(request, step, trees)
+        site_group = self._group(request, step, trees)
+        group = site_group.group
         # A tensor that nothing reads would give the same model another digest.
         try:
-            check_tree(tensors, declared, what="the request")
+            check_tree(tensors, site_group.declared, what="the request")
         except RefusedUpdate as error:
             raise Declined("plan", str(error)) from None
         model = group.settings.model
@@ -655,7 +671,9 @@ class SiteWorker:
     def _group(self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]) -> SiteGroup:
         """This site's model group in a step: made with the first request, then kept until the next step."""
         key = (request.head.run, request.head.stage, asked.group)
-        if key not in self._groups:
+        # What a request says of its step is checked where the group is made.
+        kept = self._groups.get(key)
+        if kept is None or kept.step != asked.facts_of_step:
             # Where clients choose their group, the groups of one step are kept side by side.
             same_step = {k: group for k, group in self._groups.items() if k[:2] == key[:2]}
             self._groups = same_step
@@ -716,7 +734,7 @@ class SiteWorker:
         first = group.broadcast([self.number]).to(self.number)
         declared = round_tensors(planned, settings, first)
         declared |= fixed_tensors(planned, settings, first.params, first.buffers)
-        return SiteGroup(group, declared)
+        return SiteGroup(group, declared, asked.facts_of_step)
 
     def _metric_sums(self, predict: Predict) -> dict[str, Any]:
         """Sums and counts of a model's predictions on the test and validation samples, rounded as the rules say."""

@@ -41,6 +41,7 @@ class FeatureAlignment(Objective):
     needs_of_task: ClassVar[str] = CLASS_LOGITS
     needs_data = True
     special_group = "body"
+    sums_stay_alike = True
 
     def server_open(self, settings: StageSettings) -> Tree:
         width, classes = settings.model.head_size

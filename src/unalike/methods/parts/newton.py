@@ -18,6 +18,9 @@ from unalike.methods.search_space import OneOf
 CONVERGED_MOVE = 1e-6
 """Largest move of a coefficient, relative to the largest coefficient, after which a fit has converged."""
 
+ROUNDING = 1e-9
+"""The share by which a client's sums may differ from what its other numbers say."""
+
 
 @part
 class Newton(TaskObjective, LocalWork, ServerStep):
@@ -34,16 +37,19 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     round. The stage ends after a round that moves no coefficient by more than 1e-6 of the largest one. Where features separate a
     class, none does: there is no finite fit, and `l2` above 0 makes one.
 
-    Sent as sums, in float64: g [P], H [P, P], the squares g g^T [P, P] for standard errors that are robust by client, the loss,
-    and the numbers of samples, of clients, and of clients with fewer samples than the P = R Q coefficients, whose H may tell of
-    single samples. The local step on all samples, which every method makes, is not used. Layers below the head stay as they are.
+    Sent as sums, in float64: g [P], H [P, P], the loss, and the numbers of samples, of clients, and of clients with fewer samples
+    than the P = R Q coefficients, whose H may tell of single samples; with `robust_errors` also the squares g g^T [P, P], for
+    standard errors that are robust by client. The sum of squares over few clients shows the g of each. The local step on all
+    samples, which every method makes, is not used. Layers below the head stay as they are.
     """
 
     l2: Annotated[NonNegativeFloat, OneOf(0.0, 0.1, 1.0, 10.0)] = 0.0
+    robust_errors: bool = True
 
     has_own_name: ClassVar[bool] = True
     stands_alone: ClassVar[bool] = True
     needs_data: ClassVar[bool] = True
+    sums_stay_alike: ClassVar[bool] = True
     federation_note: ClassVar[str] = (
         "newton: the second derivatives that a site sends may tell of single samples if it has fewer of them than the model has "
         "coefficients; a secure aggregation shows their sums over the sites alone"
@@ -58,7 +64,8 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     def server_open(self, settings: StageSettings) -> Tree:
         head = LinearHead.of(settings)
         start = head.coefficients(settings.model.params)
-        return no_sums(start) | {"coefficients": start, "move": torch.full_like(start, torch.inf)}
+        state = no_sums(start) | {"coefficients": start, "move": torch.full_like(start, torch.inf)}
+        return state | self._squares(state["gradient"])
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         head = LinearHead.of(client.settings)
@@ -69,12 +76,10 @@ class Newton(TaskObjective, LocalWork, ServerStep):
             design = head.design(params, client.initial_buffers, client.context, batch)
             sums |= tree.add(head.sums(weights, design, batch), sums)
 
-        gradient = sums["gradient"]
         samples = sums["samples"]
-        sums["squares"] = torch.outer(gradient, gradient)
         sums["clients"] = torch.ones_like(samples)
         sums["small_clients"] = (samples < head.count).to(samples)
-        return client.state, sums
+        return client.state, sums | self._squares(sums["gradient"])
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return message
@@ -99,6 +104,37 @@ class Newton(TaskObjective, LocalWork, ServerStep):
         largest = server_state["coefficients"].abs().max()
         return bool(server_state["move"].abs().max() <= CONVERGED_MOVE * largest)
 
+    @property
+    def sums_show_clients(self) -> str:
+        if not self.robust_errors:
+            return ""
+        return "the squares of each site's gradient, which their sum shows, unless with robust_errors=False"
+
+    def why_impossible(self, message: Tree, samples: int) -> str:
+        parameters = len(message["gradient"])
+        exact = {
+            "samples": message["samples"].new_tensor(samples),
+            "clients": torch.ones_like(message["clients"]),
+            "small_clients": message["small_clients"].new_tensor(samples < parameters),
+        }
+        exact |= self._squares(message["gradient"])
+        for name, expected in exact.items():
+            if not torch.allclose(message[name], expected, rtol=ROUNDING):
+                return f"{name} are not those of a client with {samples} samples and this gradient"
+
+        # Rounding is less than what is added to the diagonal, by which Cholesky's factor exists.
+        curvature = message["curvature"]
+        rounding = ROUNDING * curvature.diagonal().abs().max().clamp_min(1)
+        added = rounding * torch.eye(parameters).to(curvature)
+        _, row = torch.linalg.cholesky_ex(curvature + added)
+        if row or (curvature - curvature.T).abs().max() > rounding:
+            return "the second derivatives are not those of a convex loss: symmetric, and nowhere negative"
+        return ""
+
+    def _squares(self, gradient: Tensor) -> Tree:
+        """The squares of a client's gradient [P], if they are sent."""
+        return {"squares": torch.outer(gradient, gradient)} if self.robust_errors else {}
+
     def shortfall(self, setup: Setup) -> str:
         model = setup.model
         if any(model.trainable(name) and not model.in_head(name) for name in model.params):
@@ -117,7 +153,6 @@ def no_sums(coefficients: Tensor) -> Tree:
         "loss": number,
         "gradient": gradient,
         "curvature": matrix,
-        "squares": matrix,
         "samples": number,
         "clients": number,
         "small_clients": number,

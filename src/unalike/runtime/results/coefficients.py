@@ -91,7 +91,12 @@ class LinearFit:
 
     @property
     def robust_covariance(self) -> np.ndarray:
-        """c (H + L)^- sum_k g_k g_k^T (H + L)^-, [P, P], c = K / (K - 1) (n - 1) / (n - rank): NaN for one client K."""
+        """c (H + L)^- sum_k g_k g_k^T (H + L)^-, [P, P], c = K / (K - 1) (n - 1) / (n - rank).
+
+        NaN for one client K, and where clients sent no squares.
+        """
+        if not self.part.robust_errors:
+            return np.full_like(self.inverse, math.nan)
         clients = self.number("clients")
         samples = self.number("samples")
         freedom = (clients - 1) * (samples - self.rank)
