@@ -46,6 +46,8 @@ OTHERWISE = {
     ("diagnose", "rounds"): "rounds to look at; a diagnosis trains nothing unless asked",
     ("doctor", "model"): "a class as module:Class, too; no model is looked at unless asked",
     ("partition", "seed"): "None tells a seed of 0 from none beside --plan",
+    ("evaluate", "threshold"): "of risks, not of sites",
+    ("predict", "threshold"): "of risks, not of sites",
     ("report", "target"): "a score, not a column",
     ("report", "across"): "None keeps the one of the comparison",
     ("report", "baseline"): "None keeps the one of each comparison",
