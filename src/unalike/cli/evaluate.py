@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
 from unalike.cli.flags import AsJson, Client, Recalibrated, data_dir, path, uses_flags
 from unalike.cli.names import completion
@@ -111,6 +111,7 @@ def command(
 
     from unalike.cli.finished_run import (
         load_model,
+        metrics_of_run,
         model_folder,
         note_shared_model,
         recalibrated,
@@ -134,7 +135,7 @@ def command(
     predict, config = load_model(folder, client)
     classes = config["data"].get("classes")
     task = find_task(config["data"]["task"]).of(classes)
-    chosen = _metrics(metric, config, task, classes)
+    chosen = metrics_of_run(metric, config, task, classes)
     if recalibration is not None:
         predict = recalibrated(predict, recalibration, task, config, client, scored=data)
     if data is not None:
@@ -250,24 +251,6 @@ def _known(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_known(part) for part in value]
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _metrics(
-    flags: list[str], config: dict[str, Any], task: Task, classes: list[str] | None
-) -> RunMetrics:
-    """The metrics that flags name, else those of the run; a warning names those that only a program knows."""
-    from unalike.metrics.named_metrics import read
-
-    specs = flags or config.get("metric", ())
-    chosen = read([specs] if isinstance(specs, str) else specs)
-    metrics = {metric.name: metric.of(task, classes) for metric in chosen}
-    if not flags:
-        unknown = [name for name in config.get("metrics", ()) if name not in metrics]
-        if unknown:
-            warn(
-                f"the metrics {', '.join(unknown)} of the run came from a program and are left out"
-            )
-    return metrics
 
 
 def _other_samples(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unalike.data.dataset import Dataset
     from unalike.data.population import Population
     from unalike.data.table_encoding import Encoding
+    from unalike.metrics.metrics import RunMetrics
     from unalike.metrics.scoring import Predict
     from unalike.runtime.results.prediction import NewSamples
     from unalike.statistics.recalibration import Recalibration
@@ -303,6 +304,24 @@ def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dat
             f"{folder} does not say where its data came from: its clients came from a program, with data {source.data!r}; their "
             f"scores are in `unalike report {folder}`; use --data to evaluate other samples"
         ) from error
+
+
+def metrics_of_run(
+    flags: list[str], config: dict[str, Any], task: Task, classes: list[str] | None
+) -> RunMetrics:
+    """The metrics that flags name, else those of the run; a warning names those that only a program knows."""
+    from unalike.metrics.named_metrics import read
+
+    specs = flags or config.get("metric", ())
+    chosen = read([specs] if isinstance(specs, str) else specs)
+    metrics = {metric.name: metric.of(task, classes) for metric in chosen}
+    if not flags:
+        unknown = [name for name in config.get("metrics", ()) if name not in metrics]
+        if unknown:
+            warn(
+                f"the metrics {', '.join(unknown)} of the run came from a program and are left out"
+            )
+    return metrics
 
 
 def recalibration_of(
