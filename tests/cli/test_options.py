@@ -46,6 +46,7 @@ OTHERWISE = {
     ("diagnose", "rounds"): "rounds to look at; a diagnosis trains nothing unless asked",
     ("doctor", "model"): "a class as module:Class, too; no model is looked at unless asked",
     ("partition", "seed"): "None tells a seed of 0 from none beside --plan",
+    ("cross-site", "metric"): "one metric; that of the run unless given",
     ("evaluate", "threshold"): "of risks, not of sites",
     ("predict", "threshold"): "of risks, not of sites",
     ("report", "target"): "a score, not a column",
