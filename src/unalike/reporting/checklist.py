@@ -338,6 +338,7 @@ def page(content: ReportContent) -> str:
         kind="Reporting checklist",
         title=content.title,
         about=table.caption,
+        heading="How to read it",
         reading=READING,
         table=table,
     )

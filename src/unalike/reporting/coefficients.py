@@ -49,6 +49,7 @@ def page(coefficients: pd.DataFrame, title: str, about: str, notes: Sequence[str
         kind="Coefficients",
         title=title,
         about=about,
+        heading="How to read it",
         reading=[*READING, *notes],
         table=table,
     )

@@ -99,6 +99,7 @@ def page(scores: pd.DataFrame, metric: Metric, title: str, notes: Sequence[str])
         kind="Every model at every site",
         title=title,
         about=table.caption,
+        heading="How to read it",
         reading=[*READING, *notes],
         table=table,
     )
