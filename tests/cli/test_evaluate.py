@@ -1,11 +1,13 @@
 """`unalike evaluate`: the metrics of the run or others, rows of groups and clients, positives, JSON."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import accuracy_score, brier_score_loss, roc_auc_score
+from scipy.special import expit, logit
+from sklearn.metrics import accuracy_score, brier_score_loss, precision_score, roc_auc_score
 
 import unalike as ua
 
@@ -73,9 +75,11 @@ def test_the_metrics_are_those_of_the_run(cli, run):
     for name in ("roc_auc", "brier_score", "accuracy", "loss"):
         assert pooled[name] == pytest.approx(last[name], abs=1e-6)
     code, text, _ = cli("evaluate", run)
-    head, *rows = text.splitlines()
+    scores, calibration, _ = text.split("\n\n")
+    head, *rows = scores.splitlines()
     assert code == 0 and head.split()[:4] == ["samples", "positives", "(ill)", "ROC"]
     assert [row.split()[0] for row in rows] == ["east", "north", "west", "all", "mean"]
+    assert [row.split()[0] for row in calibration.splitlines()[2:]] == ["all"]
 
 
 def test_counts_are_whole_numbers(cli, run):
@@ -92,9 +96,11 @@ def test_metric_replaces_them(cli, run):
         list(found)[2:4] == ["average_precision", "sensitivity_at_80"]
         and "brier_score" not in found
     )
-    assert (
-        list(found)[4] == "loss" and list(found)[-1] == "roc_auc"
-    )  # no longer in front: of every task of two classes
+    assert list(found)[4] == "loss" and list(found)[-3:] == [
+        "roc_auc",
+        "intervals",
+        "calibration",
+    ]  # no longer in front: of every task of two classes
     for wrong, why in (("auc", "unknown metric"), ("rmse", "is not defined for classification")):
         code, _, err = cli("evaluate", run, "--metric", wrong)
         assert code == 2 and why in err
@@ -213,3 +219,75 @@ def test_scores_on_the_data_of_the_run_are_said_to_be_too_good(cli, run, tmp_pat
         "data of the run"
         not in evaluated(cli, run, "--data", "new.csv")[1] + evaluated(cli, run)[1]
     )
+
+
+def test_subgroups_have_rows_with_intervals_and_thresholds(cli, run):
+    """The pressure is a feature, the ward no column of the model; both divide the rows of any table."""
+    frame = pd.read_csv("visits.csv").assign(ward=["a", "b", None] * 50)
+    frame.to_csv("new.csv", index=False)
+    flags = ["--by", "pressure=130", "--by", "ward", "--threshold", 0.3]
+    found, _ = evaluated(cli, run, "--data", "new.csv", *flags)
+    risk = ua.open_run(run).predict("new.csv")["probability_ill"].to_numpy()
+    ill = (frame["outcome"] == "ill").to_numpy()
+    high = (frame["pressure"] >= 130).to_numpy()
+    assert list(found.index) == [
+        "new.csv",
+        "pressure: under 130",
+        "pressure: 130 and over",
+        "ward: a",
+        "ward: b",
+        "ward: missing",
+    ]
+    row = found.loc["pressure: 130 and over"]
+    assert row["samples"] == high.sum()
+    assert row["roc_auc"] == pytest.approx(roc_auc_score(ill[high], risk[high]))
+    low, upper = row["intervals"]["roc_auc"]
+    assert 0.5 < low < row["roc_auc"] < upper <= 1
+    [at_threshold] = found.loc["new.csv", "thresholds"]
+    assert at_threshold["ppv"][0] == pytest.approx(precision_score(ill, risk >= 0.3))
+    assert found.loc["new.csv", "calibration"]["brier"] == pytest.approx(
+        brier_score_loss(ill, risk), abs=1e-6
+    )
+
+
+def test_subgroups_of_the_clients_are_those_of_their_own_rows(cli, run):
+    """The samples of a run stand in another order than the rows of its file."""
+    found, _ = evaluated(cli, run, "--by", "hospital")
+    for name in ("east", "north", "west"):
+        of_client = found.loc[name]
+        of_subgroup = found.loc[f"hospital: {name}"]
+        assert of_subgroup["samples"] == of_client["samples"]
+        assert of_subgroup["loss"] == of_client["loss"]
+    code, _, err = cli("evaluate", run, "--by", "pressure")
+    assert code == 2 and "divide numbers by limits: --by pressure=" in err
+
+
+def test_recalibration_corrects_the_risks_of_a_new_place(cli, run):
+    """At the new place fewer are ill; afterwards its calibration is right and the order of the risks is the same."""
+    frame = pd.read_csv("visits.csv")
+    ill = frame["pressure"] + np.random.default_rng(1).normal(0, 10, 150) > 145
+    frame.assign(outcome=np.where(ill, "ill", "fine")).to_csv("new.csv", index=False)
+    before, _ = evaluated(cli, run, "--data", "new.csv", "--recalibrate", "place.json")
+    after, err = evaluated(cli, run, "--data", "new.csv", "--recalibration", "place.json")
+    assert "was fitted on new.csv" in err
+    assert before["calibration"].item()["in_the_large"] < -0.5
+    assert after["calibration"].item()["in_the_large"] == pytest.approx(0, abs=1e-3)
+    assert after["calibration"].item()["slope"] == pytest.approx(1, abs=1e-3)
+    assert after["roc_auc"].item() == before["roc_auc"].item()
+
+    flags = ["--data", "new.csv", "--recalibration", "place.json", "--threshold", 0.2]
+    assert cli("predict", run, *flags, "--out", "risks.csv")[0] == 0
+    numbers = json.loads(Path("place.json").read_text())
+    risk = ua.open_run(run).predict("new.csv")["probability_ill"].to_numpy()
+    wanted = expit(numbers["intercept"] + numbers["slope"] * logit(risk))
+    predicted = pd.read_csv("risks.csv")
+    assert predicted["probability_ill"].to_numpy() == pytest.approx(wanted, abs=1e-5)
+    assert ((predicted["prediction"] == "ill") == (predicted["probability_ill"] >= 0.2)).all()
+
+    # of another model, and without both classes
+    assert cli("run", *FLAGS, "--model", "linear", "--seed", 1, "--out", "other")[0] == 0
+    code, _, err = cli("predict", "other", *flags, "--out", "other.csv")
+    assert code == 2 and "was fitted with another model" in err
+    frame[frame["outcome"] == "fine"].to_csv("healthy.csv", index=False)
+    code, _, err = cli("evaluate", run, "--data", "healthy.csv", "--recalibrate", "no.json")
+    assert code == 2 and "expected at least 10 of each class" in err

@@ -519,6 +519,27 @@ def test_coordinator_log_counts_sites_until_all_are_connected(monkeypatch):
     assert log[1] == f"1 of 3 sites are connected, waiting for {names[1]}, {names[2]}"
 
 
+def test_first_round_waits_for_latecomers_as_long_as_was_declared(monkeypatch):
+    federation = federation_of(make_clients(((20, 8), (12, 6))), quorum=1, latecomers=1000.0)
+    first, second = (site.name for site in federation.sites)
+    now = 0.0
+    log = []
+
+    def sites():
+        nonlocal now
+        now += 100.0
+        return [first]
+
+    monkeypatch.setattr(
+        control, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda seconds: None)
+    )
+    desk = OperatorCommands(federation, SimpleNamespace(sites=sites), wait=False)
+    desk.wait_for_sites(log.append, lambda: None)
+    assert 1000 < now <= 1200
+    assert f"waiting for {second}; the run begins without them after 1000 s" in log[0]
+    assert "who comes later is in the next run" in log[0]
+
+
 def test_coordinator_log_repeats_how_many_sites_are_connected_less_and_less_often(monkeypatch):
     federation = federation_of(make_clients(((20, 8), (12, 6))))
     names, logged, now = [site.name for site in federation.sites], [], 0.0

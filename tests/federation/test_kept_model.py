@@ -67,3 +67,44 @@ def test_models_of_a_run_whose_best_round_is_chosen_are_not_kept(tmp_path):
     fed = SmallFederation(tmp_path / "b", with_val, select="best")
     fed.run()
     assert kept_model(site_folder(fed, "site0", tmp_path / "site0")) is None
+
+
+@pytest.mark.parametrize("spec", ["fedavg", "ditto"])
+def test_site_without_test_samples_keeps_its_model_and_has_no_score(tmp_path, spec):
+    """Its model is that of the simulation, where nobody tests it either; the others have their scores."""
+    full, other = SmallFederation(tmp_path / "full").clients
+    without = type(full)(full.train, None, None, full.name)
+    fed = SmallFederation(tmp_path / "fed", [without, other], method=spec, rounds=2)
+    run = fed.run()
+    tensors, _ = read_tensors(
+        kept_model(site_folder(fed, full.name, tmp_path / "site")) / "model.safetensors"
+    )
+    expected = fed.simulated().personal(0)
+    assert all(torch.equal(tensors[name], t) for name, t in expected.items())
+    untested, tested = run.history.last_clients
+    assert np.isnan(untested["accuracy"]) and tested["accuracy"] >= 0
+
+
+def test_federation_without_scores_keeps_models_everywhere(tmp_path):
+    clients = SmallFederation(tmp_path / "full").clients
+    without = [type(c)(c.train, None, None, c.name) for c in clients]
+    fed = SmallFederation(tmp_path / "fed", without, method="ditto", rounds=2)
+    fed.run()
+    assert all(kept_model(site_folder(fed, c.name, tmp_path / c.name)) is not None for c in clients)
+
+
+def test_site_is_told_that_its_update_did_not_count(tmp_path):
+    fed = SmallFederation(tmp_path, rounds=3, quorum=1)
+    lines = []
+    fed.workers["site0"].log = lines.append
+
+    def spoil(head, facts, tensors):
+        if head.round != 1 or "size" not in tensors:
+            return None
+        name = next(name for name, t in tensors.items() if t.dim() == 2)
+        return head, facts, tensors | {name: torch.full_like(tensors[name], float("nan"))}
+
+    fed.corrupt("site0", spoil)
+    fed.run()
+    told = [line for line in lines if "did not count" in line]
+    assert told and all(line.startswith("round 2:") for line in told)

@@ -228,7 +228,9 @@ def test_federation_without_test_samples_says_so_and_ends_well(tmp_path):
     run = run_rounds(folder, InMemoryTransport(workers), said.append)
     assert run.history.last["round"] == 2 and any("no scores of" in line for line in said)
     [queued] = folder.queue
-    assert queued.is_over and "There are no scores" in queued.page.read_text()
+    page = queued.page.read_text()
+    assert queued.is_over and "There are no scores" in page
+    assert "<style>" in page and all(client.name in page for client in clients)
     assert len(SitePolicy().unused(clients[0])) == 1 and not SitePolicy(least_test=0).unused(
         clients[0]
     )

@@ -20,6 +20,8 @@ from unalike.core.options import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from unalike.data.array_checks import Pair
     from unalike.data.dataset import Dataset
     from unalike.data.partitioning.given_clients import ClientsRequest
@@ -62,15 +64,16 @@ class DataFlags(
         clients = usual_clients(partition) if self.clients is None else self.clients
         return {"partition": partition, "clients": clients}
 
-    def load(self, protocol: Sequence[str] = ()) -> Loaded:
-        """Load the data set and take the server's samples out of it."""
+    def load(self, protocol: Sequence[str] = (), frame: pd.DataFrame | None = None) -> Loaded:
+        """Load the data set, or read its table from a frame, and take the server's samples out of it."""
         from unalike.data.partitioning.hold_out import hold_out, hold_out_tests, take_test_set
         from unalike.data.sources.load import load
         from unalike.data.time_order import LATER
 
         proxy = None
         test = None
-        dataset = load(self.data, self.data_dir, **self.table)
+        source = self.data if frame is None else frame
+        dataset = load(source, self.data_dir, **self.table)
         if self.limit is not None:
             dataset = dataset.subset(self.limit)
         if self.split == LATER:

@@ -4,40 +4,42 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.errors import UnalikeError
 from unalike.cli import data_flags
-from unalike.cli.flags import AsJson, Client, data_dir, uses_flags
+from unalike.cli.flags import AsJson, Client, Recalibrated, data_dir, path, uses_flags
 from unalike.cli.names import completion
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Sequence
 
     import numpy as np
     import pandas as pd
     from torch import Tensor
 
     from unalike.core.tasks.task import Task
+    from unalike.data.dataset import Dataset
+    from unalike.data.subgroups import Subgroups
     from unalike.metrics.metrics import RunMetrics
+    from unalike.statistics.evaluated_rows import EvaluatedRow
 
 NAME = "evaluate"
-POOLED = "all samples pooled"
-"""The row for all samples as if they were of one client."""
-MEAN = "mean of the rows"
-"""The row for the unweighted mean of the rows above that have a value."""
 
 
 class Samples(NamedTuple):
-    """Samples with labels, and the row of the table that each belongs to."""
+    """Samples with labels, the row of the table that each belongs to, its unit, and its subgroup by each column of --by."""
 
     x: Tensor
     y: Tensor
     owner: np.ndarray
     rows: list[str]
+    unit: np.ndarray
+    subgroups: list[tuple[np.ndarray, list[str]]]
 
 
 @uses_flags(data_dir=data_dir, table=data_flags.table)
@@ -57,6 +59,31 @@ def command(
             **completion("metric"),
         ),
     ] = [],  # noqa: B006  (Typer copies it)
+    by: Annotated[
+        list[str],
+        typer.Option(
+            help="Column of the table whose values have a row each, such as sex, or with limits age=50,65; repeat for several.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
+    threshold: Annotated[
+        list[float],
+        typer.Option(
+            help="Risk from which on a sample counts as positive, for sensitivity, specificity, PPV and NPV; repeat for several.",
+            min=0,
+            max=1,
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
+    recalibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="New file for a recalibration of the risks on these samples (intercept and slope).",
+            parser=path,
+            metavar="PATH",
+        ),
+    ] = None,
+    recalibration: Recalibrated = None,
     *,
     data_dir: Path | None,
     table: dict[str, Any],
@@ -65,117 +92,207 @@ def command(
     """Evaluate a run's shared model, or the model of one of its clients.
 
     The samples are the test samples of the run's clients (of the client named), or all samples of another data set; with --group
-    its groups have a row each. Tables are encoded as in the run; classes are identified by name.
+    its groups have a row each. Tables are encoded as in the run; classes are identified by name. With two classes the calibration
+    of the risks follows.
 
-    A metric of pooled samples may be far from the mean of the rows: a pooled ROC AUC also rewards telling the groups apart.
+    Intervals come from 500 draws of the samples of each row with replacement, or with --unit of its patients; with fewer than ten
+    samples (of a class) there is none. A metric of pooled samples may be far from the mean of the rows: a pooled ROC AUC also
+    rewards telling the groups apart.
 
     \b
     unalike evaluate runs/prox
     unalike evaluate runs/prox --data new.npz --metric roc_auc --json
-    unalike evaluate runs/ward --data new_patients.csv --group hospital
+    unalike evaluate runs/ward --data new_patients.csv --group hospital --by sex --by age=50,65
+    unalike evaluate runs/ward --data new_patients.csv --threshold 0.1 --threshold 0.3
+    unalike evaluate runs/ward --data new_patients.csv --recalibrate recalibration.json
     unalike evaluate runs/ditto --client north
     """
-    import pandas as pd
+    import numpy as np
 
-    from unalike.cli.finished_run import load_model, model_folder, note_shared_model
-    from unalike.cli.terminal_tables import tables
+    from unalike.cli.finished_run import (
+        load_model,
+        metrics_of_run,
+        model_folder,
+        note_shared_model,
+        recalibrated,
+        recalibration_of,
+    )
     from unalike.core.tasks.registry import find_task
-    from unalike.metrics.metrics import measure, per_client, positives, run_metrics
+    from unalike.data.subgroups import Subgroups
     from unalike.metrics.scoring import score
+    from unalike.statistics.evaluated_rows import Evaluated, evaluated_rows
 
+    # What can be wrong before data is read.
+    subgroups = [Subgroups.read(text) for text in by]
+    if recalibrate is not None and (data is None or recalibration is not None):
+        raise UnalikeError(
+            "found --recalibrate without --data, or beside --recalibration; expected a table with --data, whose risks are those of "
+            "the model itself"
+        )
+
+    # Score all samples once.
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
     classes = config["data"].get("classes")
     task = find_task(config["data"]["task"]).of(classes)
-    chosen = _metrics(metric, config, task, classes)
+    chosen = metrics_of_run(metric, config, task, classes)
+    if recalibration is not None:
+        predict = recalibrated(predict, recalibration, task, config, client, scored=data)
     if data is not None:
-        samples = _other_samples(data, data_dir, folder, config, table)
+        samples = _other_samples(data, data_dir, folder, config, table, subgroups)
     else:
-        samples = _own_samples(folder, config, data_dir, client, table)
-    x, y, owner, rows = samples
-    scores = score(task, predict, x, y, owner, logits=bool(chosen))
-    values = pd.DataFrame(per_client(task, scores, len(rows), chosen), index=rows)
-    if len(rows) > 1:
-        of_all = [measure(task, scores, chosen), values.mean()]
-        values = pd.concat([values, pd.DataFrame(of_all, index=[POOLED, MEAN])])
+        samples = _own_samples(folder, config, data_dir, client, table, subgroups)
+    scores = score(task, predict, samples.x, samples.y, samples.owner, logits=bool(chosen))
+    evaluated = Evaluated(task, scores, samples.unit, chosen)
+    if (threshold or recalibrate is not None) and not evaluated.has_risks:
+        flag = "--threshold" if threshold else "--recalibrate"
+        raise UnalikeError(
+            f"found {flag} for a task of {task.name} that has not two classes; leave it out"
+        )
 
-    # numbers of samples come first; the mean has none
-    sizes = pd.Series(owner).groupby(owner).size()
-    counts: dict[str, pd.Series] = {"samples": sizes.reindex(range(len(rows)), fill_value=0)}
-    positive_counts = positives(scores, len(rows), classes)
-    if positive_counts is not None:
-        counts["positives"] = pd.Series(positive_counts)
-    for name, count in reversed(counts.items()):
-        cells: list[float] = list(count)
-        if len(rows) > 1:
-            cells += [count.sum(), math.nan]
-        values.insert(0, name, cells)
+    # The rows of groups or clients, and then those of subgroups.
+    rows = evaluated_rows(evaluated, samples.owner, samples.rows, summarized=True)
+    rows_by_column = []
+    for owner, names in samples.subgroups:
+        rows_by_column.append(evaluated_rows(evaluated, owner, names, summarized=False))
     note_shared_model(config, client)
 
     if as_json:
-        print(_json(values, counts))
-        return
-    texts = {}
-    for name in counts:
-        texts[name] = ["" if math.isnan(n) else f"{n:.0f}" for n in values[name]]
-    if classes is not None and "positives" in texts:
-        texts[f"positives ({classes[-1]})"] = texts.pop("positives")
-    for name, shown_metric in run_metrics(task, chosen).items():
-        texts[shown_metric.word] = [shown_metric.text(value) for value in values[name]]
-    tables(["", *texts], list(zip(values.index, *texts.values(), strict=True)))
+        every_row = [*rows]
+        for some in rows_by_column:
+            every_row += some
+        print(_json(every_row, threshold, has_positives=_positive(task, classes) is not None))
+    else:
+        _print_tables([rows, *rows_by_column], task, chosen, threshold, _positive(task, classes))
+
+    # Written last, so that the file is of a whole evaluation.
+    if recalibrate is not None:
+        assert data is not None
+        risks = evaluated.risks(np.arange(len(samples.y)))
+        assert risks is not None
+        found = recalibration_of(risks, task, config, client, Path(data).name)
+        found.save(recalibrate)
+        typer.echo(
+            f"recalibration: logit(risk) becomes {found.intercept:.3g} + {found.slope:.3g} logit(risk), for `unalike predict` and "
+            f"`unalike evaluate` with --recalibration: {recalibrate.resolve()}",
+            err=as_json,
+        )
 
 
-def _json(values: pd.DataFrame, counts: Collection[str]) -> str:
-    """The rows as JSON records; numbers that are not known are null, counts are whole."""
+def _positive(task: Task, classes: list[str] | None) -> str | None:
+    """The class whose risk is meant: the second of two; None for more classes and for numbers."""
+    from unalike.core.tasks.task import TWO_CLASSES
+
+    return classes[-1] if classes is not None and task.offers(TWO_CLASSES) else None
+
+
+def _print_tables(
+    sections: Sequence[Sequence[EvaluatedRow]],
+    task: Task,
+    chosen: RunMetrics,
+    thresholds: Sequence[float],
+    positive: str | None,
+) -> None:
+    """Print the metrics of each section by itself, and then calibration and thresholds of all rows."""
+    from unalike.cli.terminal_tables import sentences, tables
+    from unalike.metrics.metrics import run_metrics
+    from unalike.reporting.evaluation_tables import calibration_table, score_table, threshold_table
+
+    metrics = run_metrics(task, chosen)
+    # intervals of all would not fit the screen
+    with_interval = [*chosen] or [name for name in metrics if name != "loss"][:1]
+    printed = []
+    for rows in sections:
+        printed.append(score_table(rows, [*metrics.values()], with_interval, positive))
+    every_row = [row for rows in sections for row in rows]
+    for table in (calibration_table(every_row), threshold_table(every_row, thresholds)):
+        if table is not None:
+            printed.append(table)
+    for place, table in enumerate(printed):
+        if place:
+            print()
+        tables(table.columns, table.texts, table.caption)
+    if any(_has_interval(row) for row in every_row):
+        sentences(["", "In brackets: 95 % intervals for other samples of the same places."])
+
+
+def _has_interval(row: EvaluatedRow) -> bool:
+    return any(not math.isnan(low) for low, _ in row.intervals.values())
+
+
+def _json(rows: Sequence[EvaluatedRow], thresholds: Sequence[float], has_positives: bool) -> str:
+    """The rows as JSON records; numbers that are not known are null."""
+    from unalike.reporting.evaluation_tables import calibration, threshold_rows
+
     records = []
-    for name, row in zip(values.index, values.to_dict("records"), strict=True):
-        record: dict[Any, Any] = {"row": name}
-        for column, value in row.items():
-            if math.isnan(value):
-                record[column] = None
-            else:
-                record[column] = int(value) if column in counts else value
-        records.append(record)
+    for row in rows:
+        record: dict[str, Any] = {"row": row.name, "samples": row.samples}
+        if has_positives:
+            record["positives"] = row.positives
+        record |= row.metrics
+        record["intervals"] = row.intervals
+        if row.risks is not None:
+            record["calibration"] = calibration(row)
+        if thresholds:
+            record["thresholds"] = [_named(found) for found in threshold_rows(row, thresholds)]
+        records.append(_known(record))
     return json.dumps(records, indent=1)
 
 
-def _metrics(
-    flags: list[str], config: dict[str, Any], task: Task, classes: list[str] | None
-) -> RunMetrics:
-    """The metrics that flags name, else those of the run; a warning names those that only a program knows."""
-    from unalike.metrics.named_metrics import read
+def _named(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a threshold with each share as value, low and high."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}
 
-    specs = flags or config.get("metric", ())
-    chosen = read([specs] if isinstance(specs, str) else specs)
-    metrics = {metric.name: metric.of(task, classes) for metric in chosen}
-    if not flags:
-        unknown = [name for name in config.get("metrics", ()) if name not in metrics]
-        if unknown:
-            warn(
-                f"the metrics {', '.join(unknown)} of the run came from a program and are left out"
-            )
-    return metrics
+
+def _known(value: Any) -> Any:
+    """The same with None for NaN, which JSON has not."""
+    if isinstance(value, dict):
+        return {name: _known(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_known(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _other_samples(
-    data: str, data_dir: Path | None, folder: Path, config: dict[str, Any], table: dict[str, Any]
+    data: str,
+    data_dir: Path | None,
+    folder: Path,
+    config: dict[str, Any],
+    table: dict[str, Any],
+    subgroups: Sequence[Subgroups],
 ) -> Samples:
     """All samples of a data set: one row, or with --group one for each group."""
     import numpy as np
 
-    from unalike.cli.finished_run import fitting, labels, note_own_data
+    from unalike.cli.finished_run import (
+        encoding_of,
+        fitting,
+        fitting_options,
+        labels,
+        note_own_data,
+    )
+    from unalike.cli.table_rows import subgroups_of_samples
+    from unalike.data.sources.load import load
 
     note_own_data(data, folder, config)
     dataset = fitting(data, data_dir, folder, config, table)
     x, _ = dataset.merged()
     y = labels(dataset, folder, config)
-    if not table.get("group"):
-        name = dataset.name if "(" in data else Path(data).name
-        return Samples(x, y, np.zeros(len(y), np.int64), [name])
-    columns = [dataset.groups[column].astype(str) for column in table["group"]]
-    group_of_row = [", ".join(cells) for cells in zip(*columns, strict=True)]
-    names, owner = np.unique(group_of_row, return_inverse=True)
-    return Samples(x, y, owner, names.tolist())
+    encoding = encoding_of(folder, config)
+    options = fitting_options(data, data_dir, config, table)
+
+    def numbered(frame: pd.DataFrame, row: str) -> Dataset:
+        return load(frame, encoding=encoding, **options | {"group": row})
+
+    divided = subgroups_of_samples(data, data_dir, encoding, options, subgroups, numbered)
+    owner = np.zeros(len(y), np.int64)
+    names = [dataset.name if "(" in data else Path(data).name]
+    if table.get("group"):
+        columns = [dataset.groups[column].astype(str) for column in table["group"]]
+        group_of_row = [", ".join(cells) for cells in zip(*columns, strict=True)]
+        found, owner = np.unique(group_of_row, return_inverse=True)
+        names = found.tolist()
+    return Samples(x, y, owner, names, dataset.units, divided)
 
 
 def _own_samples(
@@ -184,11 +301,13 @@ def _own_samples(
     data_dir: Path | None,
     client: str | None,
     table: dict[str, Any],
+    subgroups: Sequence[Subgroups],
 ) -> Samples:
     """The test samples of the run's clients, one row for each client, or of the client that is named."""
     import numpy as np
 
-    from unalike.cli.finished_run import client_index, own_data
+    from unalike.cli.finished_run import client_index, own_data, source_of
+    from unalike.cli.table_rows import subgroups_of_samples
     from unalike.data.partition_plan import PartitionPlan
     from unalike.data.partitioning.apply_plan import apply_plan
     from unalike.data.ragged import Ragged
@@ -202,9 +321,33 @@ def _own_samples(
             f"{folder} has no partition plan, so the clients' samples are unknown; give --data"
         )
     plan = PartitionPlan.load(folder / "plan.json")
-    population = apply_plan(plan, own_data(folder, config, data_dir))
+    dataset = own_data(folder, config, data_dir)
+    population = apply_plan(plan, dataset)
     chosen = range(len(population)) if client is None else [client_index(population, client)]
     test = Ragged.of(population.test[k] for k in chosen)
     owner = np.repeat(np.arange(len(chosen)), test.sizes)
     names = [population.names[k] for k in chosen]
-    return Samples(population.x[test.values], population.y[test.values], owner, names)
+
+    # The samples in the data set: a plan that changes samples numbers its copies anew.
+    places = Ragged.of(plan.test[k] for k in chosen).values
+    source = source_of(folder, config, data_dir)
+
+    def numbered(frame: pd.DataFrame, row: str) -> Dataset:
+        group = (*source.group, row)
+        return replace(source, group=group).load(config["protocol"], frame).dataset
+
+    divided = []
+    found = subgroups_of_samples(
+        source.data, source.data_dir, None, source.table, subgroups, numbered
+    )
+    for subgroup_of_sample, subgroup_names in found:
+        present, subgroup = np.unique(subgroup_of_sample[places], return_inverse=True)
+        divided.append((subgroup, [subgroup_names[k] for k in present]))
+    return Samples(
+        x=population.x[test.values],
+        y=population.y[test.values],
+        owner=owner,
+        rows=names,
+        unit=dataset.units[places],
+        subgroups=divided,
+    )

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from unalike.core.model import Model
+    from unalike.core.tasks.task import Task
     from unalike.data.dataset import Dataset
     from unalike.data.population import Population
     from unalike.data.table_encoding import Encoding
+    from unalike.metrics.metrics import RunMetrics
     from unalike.metrics.scoring import Predict
     from unalike.runtime.results.prediction import NewSamples
+    from unalike.statistics.recalibration import Recalibration
+    from unalike.statistics.risks import Risks
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -173,16 +177,10 @@ def fitting(
 
     Raises `UnalikeError` for samples of another shape, and for a table if the run has no encoding.
     """
-    from unalike.core.tasks.registry import find_task
-    from unalike.core.tasks.task import NUMBERS
-    from unalike.data.sources.load import load, table_at
+    from unalike.data.sources.load import load
 
     encoding = encoding_of(folder, config)
-    options: dict[str, Any] = {}
-    if table_at(data, data_dir) is not None:
-        task = find_task(config["data"]["task"])
-        options = {"regression": task.offers(NUMBERS), "labelled": True}
-    options |= columns or {}
+    options = fitting_options(data, data_dir, config, columns or {})
     dataset = load(data, data_dir, encoding=encoding, **options)
     if encoding is None and dataset.encoding is not None:
         why = "its data is no table; if it is one, run the command of the run again (nothing is trained), else"
@@ -196,6 +194,21 @@ def fitting(
     if shape != expected:
         raise UnalikeError(f"{data} has samples of shape {shape}, the model takes {expected}")
     return dataset
+
+
+def fitting_options(
+    data: str, data_dir: Path | None, config: dict[str, Any], columns: dict[str, Any]
+) -> dict[str, Any]:
+    """The options of the reader of `data` for the model of a run: `columns`, and for a table what the run knows of the target."""
+    from unalike.core.tasks.registry import find_task
+    from unalike.core.tasks.task import NUMBERS
+    from unalike.data.sources.load import table_at
+
+    options: dict[str, Any] = {}
+    if table_at(data, data_dir) is not None:
+        task = find_task(config["data"]["task"])
+        options = {"regression": task.offers(NUMBERS), "labelled": True}
+    return options | columns
 
 
 def note_own_data(data: str, folder: Path, config: dict[str, Any]) -> None:
@@ -266,15 +279,21 @@ def _kept_flags(folder: Path) -> dict[str, Any]:
     return kept_flags(place.parents[1] if is_cell else place)
 
 
-def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
-    """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
+def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> DataFlags:
+    """The data set of a run's clients, as the flags of its command name it; by its name if a program made the run."""
     flags = _kept_flags(folder)
     names = ("limit", *options_of(TableOptions, ServerSampleOptions))
     options = {name: flags[name] for name in names if name in flags}
     if data_dir is None and flags.get("data_dir"):
         data_dir = Path(flags["data_dir"])
     name = flags.get("data", config["data"]["name"])
-    source = DataFlags(data=name, data_dir=data_dir, **options)
+    return DataFlags(data=name, data_dir=data_dir, **options)
+
+
+def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
+    """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
+    flags = _kept_flags(folder)
+    source = source_of(folder, config, data_dir)
     try:
         return source.load(config["protocol"] if flags else ()).dataset
     except UnalikeError as error:
@@ -285,3 +304,71 @@ def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dat
             f"{folder} does not say where its data came from: its clients came from a program, with data {source.data!r}; their "
             f"scores are in `unalike report {folder}`; use --data to evaluate other samples"
         ) from error
+
+
+def metrics_of_run(
+    flags: list[str], config: dict[str, Any], task: Task, classes: list[str] | None
+) -> RunMetrics:
+    """The metrics that flags name, else those of the run; a warning names those that only a program knows."""
+    from unalike.metrics.named_metrics import read
+
+    specs = flags or config.get("metric", ())
+    chosen = read([specs] if isinstance(specs, str) else specs)
+    metrics = {metric.name: metric.of(task, classes) for metric in chosen}
+    if not flags:
+        unknown = [name for name in config.get("metrics", ()) if name not in metrics]
+        if unknown:
+            warn(
+                f"the metrics {', '.join(unknown)} of the run came from a program and are left out"
+            )
+    return metrics
+
+
+def recalibration_of(
+    risks: Risks, task: Task, config: dict[str, Any], client: str | None, data: str
+) -> Recalibration:
+    """The recalibration of a model on the risks that it gives a table. Raises `UnalikeError` as `Recalibration.fit` does."""
+    from unalike.statistics.recalibration import Recalibration
+
+    positive = _classes_of(config, task)[-1]
+    return Recalibration.fit(risks, positive, data, _identity(config, client))
+
+
+def recalibrated(
+    predict: Predict,
+    file: Path,
+    task: Task,
+    config: dict[str, Any],
+    client: str | None,
+    scored: str | None = None,
+) -> Predict:
+    """The predictions of a model after the recalibration in a file; a note says so if it was fitted on the data that is `scored`.
+
+    Raises `UnalikeError` if the file is of another model or class, or the task has not two classes.
+    """
+    from unalike.core.tasks.task import TWO_CLASSES
+    from unalike.statistics.recalibration import Recalibration
+
+    if not task.offers(TWO_CLASSES):
+        raise UnalikeError(
+            f"found --recalibration for a task of {task.name} that has not two classes; leave it out"
+        )
+    found = Recalibration.load(file)
+    found.check(_classes_of(config, task)[-1], _identity(config, client), file)
+    if scored is not None and found.data == Path(scored).name:
+        warn(
+            f"{file} was fitted on {found.data}, so that its risks are right there by construction; evaluate them on other rows"
+        )
+    return found.after(predict, task)
+
+
+def _classes_of(config: dict[str, Any], task: Task) -> list[str]:
+    """The names of the classes of a run."""
+    return config["data"].get("classes") or [*task.class_names]
+
+
+def _identity(config: dict[str, Any], client: str | None) -> str:
+    """The hash that tells the model of a run, or of one of its clients, from others."""
+    from unalike.runtime.records.run_directory import digest
+
+    return digest({"config": config, "client": client})

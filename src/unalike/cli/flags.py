@@ -50,6 +50,13 @@ Track = Annotated[
         show_default=False,
     ),
 ]
+Recalibrated = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of `unalike evaluate --recalibrate`, by which the model's risks are recalibrated.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the numbers in full.")]
 DryRun = Annotated[
     bool,

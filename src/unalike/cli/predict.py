@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from unalike._utils.errors import UnalikeError
-from unalike.cli.flags import Client, data_dir, path, uses_flags, values_of
+from unalike.cli.flags import Client, Recalibrated, data_dir, path, uses_flags, values_of
 from unalike.core.options import TableOptions
 
 NAME = "predict"
@@ -31,6 +31,16 @@ def command(
             show_default=False,
         ),
     ] = [],  # noqa: B006
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Risk from which on the prediction is the second of two classes; 0.5 unless given.",
+            min=0,
+            max=1,
+            show_default=False,
+        ),
+    ] = None,
+    recalibration: Recalibrated = None,
     out: Annotated[
         Path, typer.Option(help="New CSV file to write, or .tsv.", parser=path, metavar="PATH")
     ] = Path("predictions.csv"),
@@ -40,13 +50,23 @@ def command(
     The file has one row per sample, in the order of the data: its number, the columns to keep, the prediction, and the probability
     of each class. A table needs no target column; it is encoded as in the run. Categories that no training row had are named.
 
+    With two classes --threshold says how large a risk has to be for the second class to be predicted, and --recalibration corrects
+    risks for the place that they are used at.
+
     \b
     unalike predict runs/prox --data new.npz --out predictions.csv
     unalike predict runs/ward --data new_patients.csv --keep patient_id
+    unalike predict runs/ward --data new_patients.csv --threshold 0.3
     unalike predict runs/ditto --data new_patients.csv --client north
     """
     from unalike._utils.tensor_files import write_bytes
-    from unalike.cli.finished_run import load_model, model_folder, note_shared_model, samples
+    from unalike.cli.finished_run import (
+        load_model,
+        model_folder,
+        note_shared_model,
+        recalibrated,
+        samples,
+    )
     from unalike.core.tasks.registry import find_task
 
     if out.exists():
@@ -55,9 +75,12 @@ def command(
         )
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
+    classes = config["data"].get("classes")
+    task = find_task(config["data"]["task"]).of(classes)
+    if recalibration is not None:
+        predict = recalibrated(predict, recalibration, task, config, client)
     new_samples = samples(data, data_dir, folder, config, keep, columns)
-    task = find_task(config["data"]["task"])
-    table = new_samples.predictions(predict, task, config["data"].get("classes"))
+    table = new_samples.predictions(predict, task, classes, threshold)
     separator = "\t" if out.suffix == ".tsv" else ","
     write_bytes(out, table.to_csv(sep=separator).encode())
     note_shared_model(config, client)

@@ -1,11 +1,16 @@
 """`unalike report`: write the HTML report, a table for a paper, or figures."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unalike._utils.errors import UnalikeError
+
+if TYPE_CHECKING:
+    from unalike.comparison.joining.joined import Joined
 
 NAME = "report"
 
@@ -69,6 +74,13 @@ def command(
             "--summary", help="One page for a board: decision, who gains and loses, limits, cost."
         ),
     ] = False,
+    checklist: Annotated[
+        bool,
+        typer.Option(
+            "--checklist",
+            help="The items of TRIPOD+AI, answered as far as the folder knows, as html or with --format markdown.",
+        ),
+    ] = False,
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures as SVG and PDF into this folder.")
     ] = None,
@@ -81,6 +93,7 @@ def command(
     unalike report results
     unalike report results --out for-the-board.html --title 'Five hospitals'
     unalike report results --summary
+    unalike report results --checklist
     unalike report results --format markdown
     unalike report mild severe --out both.html --figures figures
     unalike report mild severe --table wide --format latex
@@ -120,6 +133,9 @@ def command(
         comparison = open_comparison(run).judged_by(smallest_effect, across)
         comparisons.append((str(run), comparison))
     joined = join(comparisons, baseline)
+    if checklist:
+        _write_checklist(joined, format, folders[0], out, title)
+        return
     contents = [(block.name, block.comparison.content()) for block in joined.blocks]
     if figures is not None:
         from unalike.reporting.paper_figures import save
@@ -140,3 +156,24 @@ def command(
         out = folder / f"{kind}.html"
     page = write_text(joined.page(title, target, summary), out)
     print(f"{kind}: {page.resolve()}")
+
+
+def _write_checklist(
+    joined: Joined, format: str, folder: Path, out: Path | None, title: str | None
+) -> None:
+    """Write or print the checklist of one comparison. Raises `UnalikeError` for several, and for other formats."""
+    from unalike.reporting.checklist import checklist, page
+    from unalike.reporting.html import write_text
+    from unalike.reporting.table import markdown
+
+    if len(joined.blocks) > 1 or format not in ("html", "markdown"):
+        raise UnalikeError(
+            f"found --checklist with {len(joined.blocks)} comparisons and --format {format}; expected one comparison, and html or "
+            "markdown"
+        )
+    content = joined.blocks[0].comparison.content(title)
+    if format == "markdown" and out is None:
+        print(markdown(checklist(content)))
+        return
+    text = page(content) if format == "html" else markdown(checklist(content)) + "\n"
+    print(f"checklist: {write_text(text, out or folder / 'checklist.html').resolve()}")

@@ -226,15 +226,25 @@ def _scores(reference: FittedReference, run_config: RunConfig) -> Scores:
     population = run_config.population
     x = population.x.numpy(force=True).astype(np.float64)
     y = population.y.numpy(force=True)
-    classes = 0 if population.classes is None else len(population.classes)
     parts = []
-    for clients, train in _training_rows(reference.scope, run_config):
-        predictions = _fit(reference, x[train], y[train], run_config.options.seed, classes)
+    for clients, predictions in fitted_models(reference, run_config):
         rows = np.concatenate([population.test[k] for k in clients])
         owners = np.repeat(clients, population.test.sizes[clients])
         labels = torch.from_numpy(y[rows])
-        parts.append(_scored(population.task, predictions(x[rows]), labels, owners))
+        parts.append(scored(population.task, predictions(x[rows]), labels, owners))
     return Scores.join(parts)
+
+
+def fitted_models(
+    reference: FittedReference, run_config: RunConfig
+) -> Iterator[tuple[np.ndarray, Predictions]]:
+    """Each model of a reference: the tested clients that it is for, int64 [K], and its predictions."""
+    population = run_config.population
+    x = population.x.numpy(force=True).astype(np.float64)
+    y = population.y.numpy(force=True)
+    classes = 0 if population.classes is None else len(population.classes)
+    for clients, train in _training_rows(reference.scope, run_config):
+        yield clients, _fit(reference, x[train], y[train], run_config.options.seed, classes)
 
 
 def _training_rows(scope: str, run_config: RunConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -268,7 +278,7 @@ def _fit(
     return probabilities
 
 
-def _scored(task: Task, predictions: np.ndarray, y: torch.Tensor, owners: np.ndarray) -> Scores:
+def scored(task: Task, predictions: np.ndarray, y: torch.Tensor, owners: np.ndarray) -> Scores:
     """Predictions [n, C] or [n, 1] of labels y [n], as an evaluation of a method gives them."""
     outputs = torch.from_numpy(predictions)
     logits = task.logits_of(outputs.clip(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))

@@ -491,6 +491,10 @@ class FederationOptions:
         Positive,
         Help("Seconds after which a round with a quorum does not wait for a site that is offline."),
     ] = 30.0
+    latecomers: Annotated[
+        NotNegative,
+        Help("Seconds that the first round waits for missing sites once a quorum is connected."),
+    ] = 60.0
     repeat: Annotated[Positive, Help("Seconds after which an unanswered request is repeated.")] = (
         30.0
     )

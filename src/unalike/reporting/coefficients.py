@@ -9,6 +9,13 @@ from unalike.reporting.html import fill
 from unalike.reporting.table import Table, TableColumn, interval, number, rows, words
 from unalike.statistics.moderated_t import ALPHA
 
+READING = (
+    "A coefficient is per unit of its column. A category is compared with the one that is marked as the reference.",
+    "Standard errors and intervals hold if samples are independent and the model is right; robust ones allow samples of one client "
+    "to be alike, and tend to be too small with fewer than some thirty clients.",
+)
+"""How to read the table."""
+
 
 def as_table(coefficients: pd.DataFrame, caption: str = "") -> Table:
     """The rows of `Run.coefficients` with rounded numbers; a dash where there is none."""
@@ -37,7 +44,15 @@ def as_table(coefficients: pd.DataFrame, caption: str = "") -> Table:
 def page(coefficients: pd.DataFrame, title: str, about: str, notes: Sequence[str]) -> str:
     """The table as one HTML document that needs no other file."""
     table = as_table(coefficients, "All terms")
-    return fill("coefficients.html.j2", title=title, about=about, notes=notes, table=table)
+    return fill(
+        "table_page.html.j2",
+        kind="Coefficients",
+        title=title,
+        about=about,
+        heading="How to read it",
+        reading=[*READING, *notes],
+        table=table,
+    )
 
 
 def _digits(value: float) -> str:

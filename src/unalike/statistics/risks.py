@@ -1,4 +1,4 @@
-"""Predicted risks of a two-class outcome: calibration, ROC curve, sensitivity at a specificity, and net benefit.
+"""Predicted risks of a two-class outcome: calibration, ROC curve, sensitivity at a specificity or threshold, and net benefit.
 
 A table of risks has the rows `method seed client outcome risk`, one for each test sample: the outcome is whether the sample is of
 the second class, and the risk the probability of that class. Point estimates use the samples of all seeds. Seeds test many samples
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,6 +39,22 @@ def rarer_outcome(n_test: float, n_positive: float) -> float:
 def can_be_judged(n_test: float, n_positive: float) -> bool:
     """Whether a client has test samples enough for a score of its own; others are counted, and not named with points."""
     return rarer_outcome(n_test, n_positive) >= MIN_SAMPLES_OF_CLASS
+
+
+class Share(NamedTuple):
+    """A share of samples with its interval, NaN where there is no sample."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LogisticFit:
+    """Coefficients [D] of a logistic regression, and their information X'WX [D, D]."""
+
+    beta: np.ndarray
+    information: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -115,6 +132,15 @@ class Risks:
         intercept_alone = np.ones((len(self.risk), 1))
         return self._coefficient(intercept_alone, offset=self._logits, level=level)
 
+    def recalibration(self) -> tuple[float, float]:
+        """a and b of logit P(outcome) = a + b logit(risk), which make these risks right; NaN where no fit is finite."""
+        z = self._logits
+        fit = self._fit(np.stack([z, np.ones_like(z)], 1), offset=np.zeros_like(z))
+        if fit is None:
+            return math.nan, math.nan
+        slope, intercept = fit.beta
+        return float(intercept), float(slope)
+
     @property
     def _logits(self) -> np.ndarray:
         return np.asarray(logit(np.clip(self.risk, SMALLEST_RISK, 1 - SMALLEST_RISK)))
@@ -122,23 +148,29 @@ class Risks:
     def _coefficient(
         self, x: np.ndarray, offset: np.ndarray, level: float
     ) -> tuple[float, float, float]:
-        """The first coefficient of the logistic regression of outcomes on x with an offset, by Newton's method; its interval."""
+        """The first coefficient of the logistic regression of outcomes on x with an offset, and its interval."""
+        fit = self._fit(x, offset)
+        if fit is None:
+            return math.nan, math.nan, math.nan
+        # seeds test many samples again, so they count as those of one seed
+        variance = self.repeats * np.linalg.inv(fit.information)[0, 0]
+        half = float(norm.isf(level / 2)) * math.sqrt(variance)
+        first = float(fit.beta[0])
+        return first, first - half, first + half
+
+    def _fit(self, x: np.ndarray, offset: np.ndarray) -> LogisticFit | None:
+        """The logistic regression of outcomes on x [n, D] with an offset [n], by Newton's method; None where none is finite."""
         beta = np.zeros(x.shape[1])
         for _ in range(50):
             p = expit(offset + x @ beta)
             information = (x * (p * (1 - p))[:, None]).T @ x
             if not np.isfinite(beta).all() or np.linalg.cond(information) > 1e12:
-                return math.nan, math.nan, math.nan
+                return None
             step = np.linalg.solve(information, x.T @ (self.outcome - p))
             beta = beta + step
             if np.abs(step).max() < 1e-10:
-                break
-        else:
-            return math.nan, math.nan, math.nan
-        # seeds test many samples again, so they count as those of one seed
-        variance = self.repeats * np.linalg.inv(information)[0, 0]
-        half = float(norm.isf(level / 2)) * math.sqrt(variance)
-        return float(beta[0]), float(beta[0] - half), float(beta[0] + half)
+                return LogisticFit(beta, information)
+        return None
 
     def sensitivities(self, specificities: np.ndarray) -> np.ndarray:
         """The largest share of positives above a threshold that leaves this share of the others below it; mean over seeds."""
@@ -156,6 +188,25 @@ class Risks:
         share = float(self.sensitivities(np.array([specificity]))[0])
         low, high = wilson(share, self.positives, level)
         return share, low, high
+
+    def at_threshold(self, threshold: float, level: float = 0.05) -> dict[str, Share]:
+        """Sensitivity, specificity, PPV and NPV, if risks of at least the threshold are positive, with Wilson's intervals."""
+        # risks are kept in single precision
+        above = self.risk >= threshold - 1e-9
+        positive = self.outcome == 1
+        parts = {
+            "sensitivity": (above & positive, positive),
+            "specificity": (~above & ~positive, ~positive),
+            "ppv": (above & positive, above),
+            "npv": (~above & ~positive, ~above),
+        }
+        shares = {}
+        for name, (part, whole) in parts.items():
+            count = whole.sum() / self.repeats
+            value = float(part.sum() / whole.sum()) if count else math.nan
+            low, high = wilson(value, count, level)
+            shares[name] = Share(value, low, high)
+        return shares
 
     def net_benefit(self, thresholds: np.ndarray = THRESHOLDS) -> np.ndarray:
         """TP/n - FP/n t/(1 - t) when samples with a risk of at least t are treated (Vickers and Elkin, 2006)."""

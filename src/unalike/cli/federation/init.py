@@ -197,6 +197,12 @@ def command(
             f"note: --val {val:g} leaves fewer than {least} validation samples at {listed(small_sites)}, and a site with fewer "
             "evaluates on none: a larger --val helps, or a lower least_test in its site.toml"
         )
+    untested = sites_without_scores(summary, least)
+    if untested:
+        print(
+            f"note: a fifth of the rows tests, fewer than {least} at {listed(untested)}: such a site trains and keeps its model, "
+            "but no score leaves it; least_test in its site.toml may be lower"
+        )
     for note in notes_on_methods(created.federation):
         print(note)
     if created.federation.data.encoding is not None:
@@ -288,6 +294,13 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
     for name, number in typed_caps.items():
         caps[name.strip()] = int(number)
     return caps
+
+
+def sites_without_scores(summaries: Sequence[Path], least: int) -> list[str]:
+    """The sites of which a fifth of the rows, which tests, is fewer than `least`, by their summaries."""
+    from unalike.data.sources.table_summary import TableSummary
+
+    return [file.stem for file in summaries if TableSummary.load(file).rows // 5 < least]
 
 
 def schema_like(data: str, accept: bool = False) -> object:

@@ -25,7 +25,7 @@ from unalike.federation.coordinator.round_request import (
     RoundRequests,
     SiteReply,
     SplitSums,
-    has_scores,
+    has_samples,
     placeholder_context,
     round_contents,
     scaled_norms,
@@ -543,7 +543,7 @@ class NetworkStage:
     # the exchange ---------------------------------------------------------------------------------------------------
 
     def _run_exchange(self, cohort: set[int], protocols: tuple[str, ...]) -> Exchange[SiteReply]:
-        """Ask the clients of the cohort to train, and all with test samples to evaluate under these protocols."""
+        """Ask the clients of the cohort to train, and all to evaluate under these protocols."""
         state, mailbox = self.state, self.mailbox
         federation = mailbox.federation
         mailbox.number = self._rounds_before + state.done + (not state.last_done)
@@ -552,8 +552,9 @@ class NetworkStage:
         left_out = self._left_out.get(state.place, ())
         cohort = {client for client in cohort if federation.sites[client].name not in left_out}
 
-        # One message asks a site for both, training and evaluation; many sites only evaluate.
-        evaluated = {k for k in self.active if protocols and has_scores(state.population, k)}
+        # One message asks a site for both, training and evaluation; many sites only evaluate. One without test samples is
+        # asked, too: it keeps the model that it is sent, and its own. A site without any has not been admitted to the run.
+        evaluated = {k for k in self.active if protocols and has_samples(state.population, k)}
 
         # Clients that choose their group do so before they are asked to train; who has not chosen does not train.
         if state.stage.chooses is not None:

@@ -14,6 +14,7 @@ from unalike.core import tree
 from unalike.core.codec import Facts, checksum
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.core.views import StageSettings
+from unalike.data.client_data import SPLITS
 from unalike.data.population import Population
 from unalike.federation.coordinator.exchange import Requests
 from unalike.federation.coordinator.mailbox import Mailbox, Request
@@ -85,9 +86,9 @@ class RoundContents:
         return self.groups[self.group_of[client]]
 
 
-def has_scores(population: Population, client: int) -> bool:
-    """Whether a site has samples to evaluate on."""
-    return bool(population.test.sizes[client] or population.val.sizes[client])
+def has_samples(population: Population, client: int) -> bool:
+    """Whether a site has samples in the run."""
+    return any(getattr(population, split).sizes[client] for split in SPLITS)
 
 
 def round_contents(
@@ -206,7 +207,7 @@ class RoundRequests(Requests[SiteReply]):
             accepted=group.accepted.get(client),
             lr=broadcast.lr,
             train=trains,
-            evaluate=self._protocols(client),
+            evaluate=self.contents.evaluate,
             local=self.contents.local and trains,
             fixed=group.digest,
         )
@@ -223,7 +224,7 @@ class RoundRequests(Requests[SiteReply]):
         # 1. The evaluations, of exactly the models that the site was asked to evaluate and whose scores it tells.
         is_one_model = self.state.predicts_the_same_for_all
         names = []
-        for name in self._protocols(client):
+        for name in self.contents.evaluate:
             if self.mailbox.federation.tells_scores(name, is_one_model):
                 names.append(name)
         if self.contents.local and trains:
@@ -235,7 +236,10 @@ class RoundRequests(Requests[SiteReply]):
             )
         sums = {name: self._split_sums(tallies[name], client) for name in names}
         if self.contents.evaluate and self.contents.evaluate[0] in sums:
-            self._losses[site] = _mean_loss(sums[self.contents.evaluate[0]])
+            found = sums[self.contents.evaluate[0]]
+            # a site without samples has no loss
+            if found["test"].n or found["val"].n:
+                self._losses[site] = _mean_loss(found)
 
         # 2. The update, from a site that was asked to train and from no other.
         if trains:
@@ -305,10 +309,6 @@ class RoundRequests(Requests[SiteReply]):
     def handle_unable(self, site: str) -> None:
         """A site that was unable may have lost the fixed tensors: it gets them again."""
         self.digests.pop(self.mailbox.client_of[site], None)
-
-    def _protocols(self, client: int) -> tuple[str, ...]:
-        """The protocols under which a site evaluates the model that it is sent; none without samples for it."""
-        return self.contents.evaluate if has_scores(self.state.population, client) else ()
 
     def _norms(self, site: str, client_update: ClientUpdate) -> Norms:
         """The norms of an update as it counts: decoded, as the server will add it up."""

@@ -14,8 +14,6 @@ from unalike.federation.protocol.roster import Roster
 from unalike.federation.protocol.transport import Transport
 from unalike.runtime.records.run_directory import RunDirectory
 
-LATECOMER_SECONDS = 60.0
-"""Seconds to wait for further sites once a quorum is connected."""
 POLL_SECONDS = 0.5
 """Seconds between two looks at the operator's commands and at the connected sites."""
 FIRST_REPEAT_SECONDS = 10.0
@@ -172,6 +170,9 @@ class OperatorCommands:
 
             # What has not changed is said again ever more rarely.
             line = self._line_on_sites(len(connected), len(names), missing, awaited)
+            if awaited and not is_short and not self._members:
+                seconds = f"{self.federation.latecomers:g} s"
+                line += f"; the run begins without them after {seconds} (latecomers), and who comes later is in the next run"
             is_new = line != last_line
             if is_new or (awaited and time.monotonic() - last_logged > repeat_after):
                 log(line)
@@ -181,7 +182,7 @@ class OperatorCommands:
                 last_line = line
                 last_logged = time.monotonic()
 
-            waited_enough = time.monotonic() - quorum_since > LATECOMER_SECONDS
+            waited_enough = time.monotonic() - quorum_since > self.federation.latecomers
             if self._begin.is_set() and (not awaited or waited_enough):
                 self._sites_ready = True
                 return

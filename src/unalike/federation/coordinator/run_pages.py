@@ -14,7 +14,10 @@ from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run
 from unalike.runtime.setup.stopping import ended_early
 
-UNTESTED = "no scores of {sites}: no {samples} samples there, or fewer than least_test in site.toml demands"
+UNTESTED = (
+    "no scores of {sites}: no {samples} samples there, or fewer than least_test in site.toml demands; such a site trains and keeps "
+    "its model"
+)
 """The sentence on sites that do not evaluate, from the facts of the run's event `untested`."""
 
 
@@ -87,20 +90,38 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, up: str
 
 
 def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
-    """A page without scores."""
-    from unalike.reporting.html import write_text
+    """A page without scores: the sites with their samples, and what would give scores."""
+    from unalike.reporting.html import fill, write_text
+    from unalike.reporting.table import Table, number, words
 
-    title = f"Federation {folder.federation.name}"
+    admitted = []
+    for event in RunDirectory(queued.path).events:
+        if event["event"] == "admitted":
+            admitted.append(event)
+    columns = [
+        words("Site", "client"),
+        number("Training samples", "train"),
+        number("Test samples that it uses", "test"),
+    ]
     rounds = queued.federation.rounds
-    text = (
-        f"{rounds} rounds of {queued.federation.method} are done. There are no scores: no site has test samples, or as many as "
-        "<code>least_test</code> in its site.toml demands, or secure aggregation keeps those of the sites' own models there. The "
-        "history and the model are in the folder of the run."
+    reading = [
+        f"{rounds} rounds of {queued.federation.method} are done. No site has test samples, or as many as least_test in its "
+        "site.toml demands, or secure aggregation keeps the scores of the sites' own models there.",
+        "For scores, sites lower least_test in their site.toml, and the coordinator starts a new run: `unalike federation run`. "
+        "Or it has test samples of its own: `unalike federation init --test FILE --protocol server`.",
+        "The model is in the folder of the run. Each site keeps the model that it would use: there, "
+        "`unalike evaluate SITE --data FILE` scores it on rows with known outcomes.",
+    ]
+    page = fill(
+        "table_page.html.j2",
+        kind="Run of a federation",
+        title=f"Federation {folder.federation.name}",
+        about="There are no scores",
+        heading="What to do",
+        reading=reading,
+        table=Table.of("Sites of the run", columns, admitted),
     )
-    write_text(
-        f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1><p>{text}</p>",
-        queued.page,
-    )
+    write_text(page, queued.page)
 
 
 def _write_joined(folder: FederationFolder, runs: list[QueuedRun], page: Path) -> None:

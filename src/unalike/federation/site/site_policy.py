@@ -127,7 +127,10 @@ class SitePolicy:
 
     def unused(self, data: ClientData) -> list[str]:
         """Sentences on test and validation samples that are too few to evaluate."""
-        text = f"fewer than least_test in site.toml ({self.least_test}), so that they are not used"
+        text = (
+            f"fewer than least_test in site.toml ({self.least_test}): they are not used, and no score leaves this site; it trains, "
+            "and keeps its model all the same"
+        )
         sentences = []
         for split in ("test", "val"):
             if split not in data.splits():

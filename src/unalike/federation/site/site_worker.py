@@ -146,6 +146,8 @@ class SiteWorker:
         self._unmasked = SumLedger(self.folder.path / SUMS)
         self._groups: dict[tuple[str, int, int], SiteGroup] = {}
         """Run, step and number of a group -> the group, of the step that is under way."""
+        self._sent_updates: dict[tuple[str, int, int], int] = {}
+        """Run, step and number of a group -> the round of the update that was sent last."""
         self._lock = Lock()
         self._begin_with(federation)
 
@@ -440,6 +442,7 @@ class SiteWorker:
         tensors = self._with_fixed(request, step, tensors)
         trees = tree.unpack(self._on_device(tensors))
         group, broadcast = self._broadcast(request, step, tensors, trees)
+        self._tell_refused(request.head, step)
         group.state = ServerState(
             round=broadcast.round,
             params=broadcast.params,
@@ -486,10 +489,20 @@ class SiteWorker:
 
         # The new client state is kept beside the old one until the coordinator says which of them counts.
         group.client_states.save({me: broadcast.round})
+        self._sent_updates[request.head.run, request.head.stage, step.group] = broadcast.round
         if step.local:
             group.accepted = {me: broadcast.round}
             sums["local"] = self._metric_sums(group.local_model(me, group.state, update))
         return {"tallies": sums}, answer
+
+    def _tell_refused(self, head: Head, step: TrainRequest) -> None:
+        """Say so where this site's last update did not count: a request names the round of the last one that did."""
+        sent = self._sent_updates.pop((head.run, head.stage, step.group), None)
+        if sent is not None and sent < step.round and step.accepted != sent:
+            self.log(
+                f"round {sent + 1}: the update of this site did not count. The coordinator refused it, or it came late; the log of "
+                "the coordinator says why. Columns in other units are a usual reason: compare your table with the agreed one"
+            )
 
     def _summand(
         self,

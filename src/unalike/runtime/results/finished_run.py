@@ -149,6 +149,12 @@ class Run:
         """
         return self._with_models_of_clients().personal(self.run_config.population.index(client))
 
+    @property
+    def has_models_of_clients(self) -> bool:
+        """Whether clients evaluate with models that differ between them."""
+        state = self._runner.state
+        return state.is_personal or bool(state.why_no_single_model)
+
     def predictor(self, client: int | str | None = None) -> Predict:
         """The predictions of the model that a client (number or name) evaluates with: samples [B, ...] -> logits [B, C].
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks.task import Task
+from unalike.core.tasks.task import TWO_CLASSES, Task
 from unalike.data import array_checks
 from unalike.data.columns import named_once, require_columns
 from unalike.data.dataset import Dataset
@@ -50,17 +50,28 @@ class NewSamples:
         return replace(self, x=self.x.to(device))
 
     def predictions(
-        self, predict: Predict, task: Task, classes: Sequence[str] | None
+        self,
+        predict: Predict,
+        task: Task,
+        classes: Sequence[str] | None,
+        threshold: float | None = None,
     ) -> pd.DataFrame:
         """The table of predictions: the kept columns, `prediction`, and `probability_CLASS` for each class.
 
-        Of classes the prediction is the name, of regression a number in the unit of the target.
+        Of classes the prediction is the name, of regression a number in the unit of the target. With a `threshold` it is the second
+        of two classes where that one's probability is at least as large. Raises `UnalikeError` for a threshold without two classes.
         """
         import pandas as pd
 
         logits = torch.cat([*outputs(predict, self.x)])
         predicted = task.predict(logits).numpy(force=True)
         probabilities = task.probabilities(logits)
+        if threshold is not None:
+            if probabilities is None or not task.offers(TWO_CLASSES):
+                raise UnalikeError(
+                    f"found a threshold of {threshold:g} for a task of {task.name} that has not two classes; leave it out"
+                )
+            predicted = (probabilities[:, 1] >= threshold).numpy(force=True)
         columns = self.kept | {PREDICTION: predicted}
         if probabilities is not None:
             names = list(classes or map(str, range(probabilities.shape[1])))
