@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from html import unescape
 
 import numpy as np
@@ -117,7 +118,7 @@ def test_repeated_patients_do_not_turn_the_answer_and_it_is_that_of_a_loop_over_
         rows = population.test.values
         areas = []
         for fit, pooled in ((answer.pooled, True), (answer.alone, False)):
-            y, risk = by_hand(population, lambda: makers[fit.model](seed), pooled)
+            y, risk = by_hand(population, partial(makers[fit.model], seed), pooled)
             areas.append(roc_auc_score(y[rows], risk[rows]))
         gains.append(areas[0] - areas[1])
     assert answer.gain.mean == pytest.approx(np.mean(gains), abs=ROUNDING)
