@@ -477,6 +477,13 @@ class FederationOptions:
     open: Annotated[
         bool, Help("Allow further sites later, without new bundles for the others.", agreed=True)
     ] = False
+    across: Annotated[
+        Literal["pooled", "clients"],
+        Help(
+            "Score that decides: pooled, the metric of all sites' test samples as far as sums give it; or clients, the mean of the "
+            "sites' own, such as of their ROC AUCs."
+        ),
+    ] = "pooled"
     participation: Annotated[
         float | int, Help("Sites asked in a round: a share such as 0.5, or a number such as 3.")
     ] = 1.0

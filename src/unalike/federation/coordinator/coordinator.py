@@ -14,8 +14,8 @@ from unalike.core.options import MAX_SAMPLES
 from unalike.core.types import Tree
 from unalike.data.client_data import SPLITS
 from unalike.engine.threads import threads_for
+from unalike.federation.coordinator.deciding_score import with_deciding_metrics
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
-from unalike.federation.coordinator.federated_evaluation import pooled_first
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.coordinator.network_backend import DiscardedRound, NetworkBackend
@@ -178,7 +178,7 @@ class Coordinator:
             start=self.start,
             coordinated=True,
         )
-        run_config = pooled_first(run_config)
+        run_config = with_deciding_metrics(run_config, federation)
         # a cached property: this is written into the folder of the run
         run_config.description["federation"] = self.federation.name
         return run_config

@@ -1,14 +1,14 @@
 """Evaluation at the sites: each sends sums and counts, which are pooled here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from unalike._utils.profiler_regions import profiled
 from unalike.federation.coordinator.bounded_losses import bounded_losses
+from unalike.federation.coordinator.deciding_score import CLIENTS, means_of_sites
 from unalike.federation.coordinator.round_request import SplitSums
 from unalike.federation.protocol.federation_file import Federation
 from unalike.metrics.columns import TEST, VALIDATION
-from unalike.metrics.metric_sums import MetricSums, unpooled
+from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import metric_names
 from unalike.runtime.records.history import Row
 from unalike.runtime.setup.run_config import RunConfig
@@ -89,13 +89,7 @@ class FederatedEvaluator(Evaluator):
         total = MetricSums()
         for one in bounded.values():
             total = total.added(one, custom)
-        return ProtocolMetrics(total.metrics(task, custom), by_client)
-
-
-def pooled_first(run_config: RunConfig) -> RunConfig:
-    """The same where metrics that cannot be pooled from what sites send do not lead, so that none of them decides."""
-    unpooled_names = unpooled(run_config.population.task, run_config.metrics)
-    metrics = {}
-    for name, metric in run_config.metrics.items():
-        metrics[name] = replace(metric, leads=metric.leads and name not in unpooled_names)
-    return replace(run_config, metrics=metrics)
+        together = total.metrics(task, custom)
+        if self.federation.across == CLIENTS:
+            together |= means_of_sites(by_client, list(custom))
+        return ProtocolMetrics(together, by_client)

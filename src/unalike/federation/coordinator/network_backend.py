@@ -17,6 +17,7 @@ from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.nests import join_nests
 from unalike.core.types import Tree
+from unalike.federation.coordinator.deciding_score import unknown_of_all
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federated_evaluation import FederatedEvaluator
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
@@ -42,7 +43,7 @@ from unalike.federation.protocol.request_tensors import round_tensors
 from unalike.federation.secure_aggregation.setup import model_digest
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
-from unalike.metrics.metric_sums import LARGEST_LOSS_SUM, MetricSums, unpooled
+from unalike.metrics.metric_sums import LARGEST_LOSS_SUM, MetricSums
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.backend import Clock, Replies, RoundUpdates, machine_clock
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
@@ -136,11 +137,12 @@ class NetworkBackend:
             if self._has_hidden_scores:
                 notes.append(NOTE_ON_HIDDEN_SCORES)
         notes += method_of(self.run_config.plan).federation_notes
-        names = unpooled(self.run_config.population.task, self.run_config.metrics)
+        names = unknown_of_all(self.run_config, self.mailbox.federation)
         if names:
             notes.append(
-                f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each site's "
-                "own are in the table of clients, and the first metric that can be pooled decides"
+                f"{' and '.join(names)} of all sites together cannot be computed from sums and counts and stay empty: each "
+                "site's own are in the table of clients, and the first metric that can be pooled decides; with --across clients "
+                "the mean of the sites' own does"
             )
         return notes
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.views import StageSettings
+from unalike.federation.coordinator.deciding_score import unknown_of_all
 from unalike.federation.coordinator.network_backend import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
 from unalike.federation.secure_aggregation.summands import check_summed, check_threshold
 from unalike.methods.plan import Stage, method_of, plan
-from unalike.metrics.metric_sums import unpooled
 from unalike.runtime.setup.run_config import Pair, RunConfig
 from unalike.runtime.setup.stopping import TOTALS, names_in
 from unalike.training.client.client_update import initial_client_state, trained_names
@@ -145,7 +145,7 @@ def _check_decided(federation: Federation, run_config: RunConfig) -> None:
     stop = federation.stop or ""
     decides_by_main = federation.select == "best" or "patience" in stop
     lacking = []
-    for name in unpooled(run_config.population.task, run_config.metrics):
+    for name in unknown_of_all(run_config, federation):
         # a rule may ask for the smallest or largest metric of the clients, which needs no pooling
         is_in_rule = re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop)
         if is_in_rule or (decides_by_main and name == main_metric):

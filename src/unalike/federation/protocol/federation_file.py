@@ -167,6 +167,11 @@ class Federation(
             raise ValueError(
                 f"max_weight = {self.max_weight:g} is less than the mean share of {len(self.sites)} sites"
             )
+        if self.across == "clients" and (not self.metric or "server" in self.protocol):
+            raise ValueError(
+                f"across = clients with metric = {list(self.metric)} and protocol = {list(self.protocol)}; expected a metric, such "
+                "as roc_auc, and no server's test set, which has no sites"
+            )
         recording = Recording.of(self.record)
         if recording is not None and recording.keeps_parameters:
             raise ValueError(

@@ -1,0 +1,30 @@
+"""Across clients the mean of the sites' own scores leads: in the rounds, in the columns, and in what chooses a round."""
+
+import numpy as np
+import pytest
+from small_federation import SmallFederation, federation_of, make_clients
+
+from unalike._utils.errors import UnalikeError
+
+SIZES = ((20, 12), (12, 16), (16, 20))
+
+
+def test_mean_of_the_sites_own_scores_decides(tmp_path):
+    clients = make_clients(SIZES)
+    terms = {"metric": ("roc_auc",), "rounds": 2}
+    pooled = SmallFederation(tmp_path / "pooled", clients, **terms).run().history
+    history = SmallFederation(tmp_path / "own", clients, across="clients", **terms).run().history
+
+    by_round = history.clients.groupby("round")["roc_auc"].mean()
+    known = history.rounds.set_index("round")["roc_auc"]
+    assert known.to_numpy() == pytest.approx(by_round.loc[known.index].to_numpy())
+    assert history.columns.metric.word == "ROC AUC (mean of the clients)"
+    assert history.headline.startswith("ROC AUC (mean of the clients)")
+    # the sites computed the same, and without it accuracy leads
+    assert np.isnan(pooled.rounds["roc_auc"]).all() and pooled.columns.metric.name == "accuracy"
+    assert pooled.rounds["loss"].equals(history.rounds["loss"])
+
+
+def test_across_clients_needs_a_metric():
+    with pytest.raises(UnalikeError, match="expected a metric, such as roc_auc"):
+        federation_of(make_clients(), across="clients")
