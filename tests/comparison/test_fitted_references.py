@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from html import unescape
 
 import numpy as np
@@ -99,11 +100,8 @@ def test_repeated_patients_do_not_turn_the_answer_and_it_is_that_of_a_loop_over_
 
     _, leaking = compared(unit="none", drop="patient")
     data, honest = compared()
-    assert (
-        leaking.together_or_alone.pooled.score > 0.8 > 0.65 > honest.together_or_alone.pooled.score
-    )
-
-    answer = honest.together_or_alone
+    answer = honest.together_or_alone()
+    assert leaking.together_or_alone().pooled.score > 0.7 > 0.65 > answer.pooled.score
     makers = {
         "logistic": lambda seed: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
         "forest": lambda seed: RandomForestClassifier(min_samples_leaf=5, random_state=seed),
@@ -117,7 +115,7 @@ def test_repeated_patients_do_not_turn_the_answer_and_it_is_that_of_a_loop_over_
         rows = population.test.values
         areas = []
         for fit, pooled in ((answer.pooled, True), (answer.alone, False)):
-            y, risk = by_hand(population, lambda: makers[fit.model](seed), pooled)
+            y, risk = by_hand(population, partial(makers[fit.model], seed), pooled)
             areas.append(roc_auc_score(y[rows], risk[rows]))
         gains.append(areas[0] - areas[1])
     assert answer.gain.mean == pytest.approx(np.mean(gains), abs=ROUNDING)
