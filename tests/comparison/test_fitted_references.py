@@ -100,11 +100,8 @@ def test_repeated_patients_do_not_turn_the_answer_and_it_is_that_of_a_loop_over_
 
     _, leaking = compared(unit="none", drop="patient")
     data, honest = compared()
-    assert (
-        leaking.together_or_alone.pooled.score > 0.8 > 0.65 > honest.together_or_alone.pooled.score
-    )
-
-    answer = honest.together_or_alone
+    answer = honest.together_or_alone()
+    assert leaking.together_or_alone().pooled.score > 0.7 > 0.65 > answer.pooled.score
     makers = {
         "logistic": lambda seed: make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
         "forest": lambda seed: RandomForestClassifier(min_samples_leaf=5, random_state=seed),

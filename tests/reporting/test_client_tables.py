@@ -112,7 +112,7 @@ def test_all_surfaces_have_the_table(compared):
     for text in (markdown, latex):
         assert (
             "One: ROC AUC of each client" in text
-            and "Interval: other samples of these 3 clients" in text
+            and "Interval: other samples of these 3 hospitals" in text
         )
     assert markdown.startswith("One: ROC AUC") and markdown.count("| west |") == 3
     assert (
@@ -127,13 +127,16 @@ def test_all_surfaces_have_the_table(compared):
 
 def test_losers_are_named_in_the_decision(compared):
     found, _ = compared
-    decision = found.judged_by(smallest_effect=0.0001).decision
-    scores = found.client_scores.set_index(["method", "client"]).loc[decision.best].loc[list(NAMES)]
-    lost = scores["to_fedavg"][scores["to_fedavg"] <= -0.0001].sort_values()
+    judged = found.judged_by(baseline="local_only", smallest_effect=0.0001)
+    decision = judged.decision
+    scores = (
+        judged.client_scores.set_index(["method", "client"]).loc[decision.best].loc[list(NAMES)]
+    )
+    lost = scores["to_local_only"][scores["to_local_only"] <= -0.0001].sort_values()
     assert list(decision.losers) == list(lost.index)
     for name, (d, low, high) in decision.losers.items():
         assert (d, low, high) == tuple(
-            scores.loc[name, ["to_fedavg", "to_fedavg_low", "to_fedavg_high"]]
+            scores.loc[name, ["to_local_only", "to_local_only_low", "to_local_only_high"]]
         )
         assert f"{name} {decision.metric.difference(d)}" in str(decision)
     assert f"Who loses: {wording.plural(len(lost), 'hospital')} (" in str(decision)
