@@ -173,15 +173,14 @@ def fitting(
 
     Raises `UnalikeError` for samples of another shape, and for a table if the run has no encoding.
     """
-    from unalike.core.tasks.registry import find_task
-    from unalike.core.tasks.task import NUMBERS
     from unalike.data.sources.load import load, table_at
 
     encoding = encoding_of(folder, config)
     options: dict[str, Any] = {}
     if table_at(data, data_dir) is not None:
-        task = find_task(config["data"]["task"])
-        options = {"regression": task.offers(NUMBERS), "labelled": True}
+        options = {"labelled": True}
+        if "regression" not in (columns or {}):
+            options["task"] = config["data"]["task"]
     options |= columns or {}
     dataset = load(data, data_dir, encoding=encoding, **options)
     if encoding is None and dataset.encoding is not None:

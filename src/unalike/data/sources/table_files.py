@@ -24,7 +24,12 @@ from unalike.data.columns import (
 from unalike.data.dataset import Dataset
 from unalike.data.sources.delimited import numbered, read_delimited, record_lines
 from unalike.data.sources.registry import a_fifth, ending, formats
-from unalike.data.sources.table_targets import check_classes, labels, with_target
+from unalike.data.sources.table_targets import (
+    check_classes,
+    labels_of_columns,
+    targets_of,
+    with_targets,
+)
 from unalike.data.table_encoding import Encoding, fit, fit_words
 from unalike.data.value_sets import refuse_spellings
 
@@ -80,7 +85,11 @@ VOCABULARY_WORDS = 20000
 def read_table(
     table: Any,
     *,
-    target: str | None = None,
+    target: Columns = (),
+    task: str | None = None,
+    offset: str | None = None,
+    time: str | None = None,
+    event: str | None = None,
     text: str | None = None,
     drop: Columns = (),
     group: Columns = (),
@@ -100,7 +109,7 @@ def read_table(
     accept: bool = False,
     encoding: Encoding | None = None,
 ) -> Dataset:
-    """One row per sample; `target` names the column to predict.
+    """One row per sample; `target` names the column to predict, or several.
 
     A target of texts, whole numbers or true/false is classes, numbered in sorted order, and so are two whole numbers written with
     decimals (0.0 and 1.0); other decimals are regression. A comparison such as "num > 0" is true/false, and
@@ -110,7 +119,13 @@ def read_table(
     Args:
         table: The file, or a data frame.
         target: The column to predict, or its comparison with a value or division by one; it must be named, but for a
-            table that is read with an `encoding`, which then has no labels.
+            table that is read with an `encoding`, which then has no labels. Several columns are several labels (true/false) or
+            amounts (numbers).
+        task: The task, where the target does not imply it (`unalike list tasks`), such as "counts".
+        offset: With task="counts": the column of the logarithm of the exposure, or "log(COLUMN)" of the exposure itself.
+        time: With a task of survival: the column of the time to the event, or to the end of observation. It takes the place of a
+            target, with `event`: the column that says whether the event happened, true/false or 1 and 0.
+        event: See `time`.
         text: The only column to read as a feature, as tokens; without it all other columns are features, encoded as
             `table_encoding.fit` says.
         drop: Columns to leave out.
@@ -122,7 +137,8 @@ def read_table(
             `unit`, every fifth unit) tests, where nothing else divides the rows.
         split_by: A column of dates or numbers by which the rows are divided: each client's later rows test, its earlier ones train;
             "admitted=%d/%m/%Y" says how dates are written. It is not a feature unless `date` names it, too.
-        regression: Read a target of whole numbers as regression (True), or one written with decimals as classes (False).
+        regression: Read a target of whole numbers as regression (True), or one written with decimals as classes (False); a `task`
+            decides for itself.
         length: The number of words that are read of each text.
         vocabulary: The size of the vocabulary of `text`.
         bag: Read `text` as rows of word counts, not as tokens.
@@ -159,14 +175,15 @@ def read_table(
     is_agreed = encoding is not None
     if encoding is not None:
         encoding = encoding.dated(frame, dates, where)
-        if labelled and target is None:
-            target = encoding.target
-    if target is None and encoding is not None:  # rows to predict
+    targets = targets_of(target, offset, time, event, where)
+    if encoding is not None and labelled and not targets:
+        targets = _several(encoding.target or ())
+    if not targets and encoding is not None:  # rows to predict
         require_columns(frame, [*drop, *group], where)
         groups = {column: frame[column].to_numpy() for column in group}
         x = new_rows(frame, encoding, where)
         return Dataset(name, (x, None), groups=groups, encoding=encoding)
-    if target is None:
+    if not targets:
         raise UnalikeError(
             f"{where} is a table with the columns {', '.join(map(str, frame))}; name "
             "the one to predict, with --target COLUMN or in Python ua.load(..., "
@@ -178,18 +195,18 @@ def read_table(
     if unit is not None and unit not in group:
         group.append(unit)
     named_columns = [*_several(split or ()), *_several(text or ())]
-    frame, column, source = with_target(frame, target, where, labelled_only)
+    frame, columns, sources = with_targets(frame, targets, where, labelled_only)
     require_columns(frame, [*drop, *group, *named_columns], where)
-    y, classes = labels(column, where, regression, accept)
+    y, classes, named = labels_of_columns(columns, where, task, regression, accept)
     if classes is not None and not is_agreed:
-        check_classes(column, len(classes), where)
+        check_classes(columns[0], len(classes), where)
     _check_owners(frame, group, where, accept)
 
     # Training rows come first, since the encoding is fitted on them alone.
-    time = _times(frame, split_by, split, dates, where)
-    test = _test_rows(frame, y, split=split, unit=unit, time=time, where=where)
+    moments = _times(frame, split_by, split, dates, where)
+    test = _test_rows(frame, y, split=split, unit=unit, time=moments, where=where)
     is_random = split is None and split_by is None and (labelled or not is_agreed)
-    _note_dates(frame.drop(columns=[source]), is_random, where)
+    _note_dates(frame.drop(columns=list(dict.fromkeys(sources))), is_random, where)
     order = np.argsort(test, kind="stable")
     train = int((~test).sum())
     frame = frame.iloc[order]
@@ -197,7 +214,8 @@ def read_table(
     groups = {column: frame[column].to_numpy() for column in group}
 
     # The features: by the agreed encoding, of one column of text, or of all columns that nothing else is read from.
-    unread = [source, *drop, *_several(split or ())]
+    unread = [*sources, *drop, *_several(split or ())]
+    of_label = targets[0] if len(targets) == 1 else tuple(targets)
     unused = list(dict.fromkeys([*unread, *group, *only_times(split_by, dates)]))
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)
@@ -208,7 +226,7 @@ def read_table(
                 f"{where}: found text={text!r}, which is the target, a group, the split or "
                 "dropped, too; name another column"
             )
-        encoding = replace(fit_words(frame[text], train, length, vocabulary, bag), target=target)
+        encoding = replace(fit_words(frame[text], train, length, vocabulary, bag), target=of_label)
         x = encoding.apply(frame, where)
     elif (length, vocabulary, bag) != (LENGTH_WORDS, VOCABULARY_WORDS, False):
         raise UnalikeError(
@@ -218,7 +236,7 @@ def read_table(
     else:
         features = frame.drop(columns=unused)
         formats_of_dates = dates_of(features, dates, where)
-        encoding = replace(fit(features, train, where, formats_of_dates, accept), target=target)
+        encoding = replace(fit(features, train, where, formats_of_dates, accept), target=of_label)
         x = encoding.apply(frame, where)
     return Dataset.divided(
         name=name,
@@ -230,7 +248,8 @@ def read_table(
         encoding=encoding,
         unit=unit,
         published=split is not None,
-        time=None if time is None else time[order],
+        time=None if moments is None else moments[order],
+        task=named,
     )
 
 

@@ -174,7 +174,10 @@ def _outcomes(fit: LinearFit, population: Population) -> Sequence[str]:
             f"found {fit.head.outputs} targets; a table of coefficients is of one, so fit each by itself"
         )
     encoding = population.encoding
-    return [encoding.target or "" if encoding is not None else ""]
+    if encoding is None or encoding.target is None:
+        return [""]
+    # of a label of several numbers the first is what is predicted
+    return [encoding.target] if isinstance(encoding.target, str) else [encoding.target[0]]
 
 
 def _rows(

@@ -73,7 +73,7 @@ def export_model(
         torch.export.save(program, path / MODEL_FILE)
 
     facts: dict[str, Any] = {
-        "task": task.name,
+        "task": task.spec,
         "classes": classes,
         "output": "predictions [n]" if classes is None else "probabilities [n, classes]",
         "input": {"shape": list(like.shape[1:]), "dtype": str(like.dtype).removeprefix("torch.")},
