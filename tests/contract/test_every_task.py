@@ -31,7 +31,7 @@ def class_count(task):
 
 
 def labels_of(task, rows=ROWS):
-    """Labels that the task can have: whole numbers, below the number of classes; where they may not be, all but the first 0 or 1."""
+    """Labels that the task can have: whole numbers, below the number of classes; where they must be, 0 or 1 but for the first."""
     generator = torch.Generator().manual_seed(0)
     shape = (rows, *(task.label_shape or [4] * task.label_dimensions))
     y = torch.randint(class_count(task) or 5, shape, generator=generator).to(task.label_type)
@@ -180,9 +180,7 @@ def test_training_is_alike_in_loop_and_batched(name):
     runs = []
     for executor in ("loop", "batched"):
         runs.append(
-            ua.run(
-                "fedavg", population, model="linear", rounds=2, work=work, executor=executor
-            )
+            ua.run("fedavg", population, model="linear", rounds=2, work=work, executor=executor)
         )
     loop, batched = runs
     for parameter, value in loop.params.items():

@@ -80,7 +80,9 @@ def test_labels_that_no_task_takes_raise(monkeypatch):
 
 
 def test_unknown_task_names_those_that_are_known():
-    with pytest.raises(UnalikeError, match=r"unknown task 'segments'.*known: amounts, binary, classif"):
+    with pytest.raises(
+        UnalikeError, match=r"unknown task 'segments'.*known: amounts, binary, classif"
+    ):
         find_task("segments")
 
 
@@ -131,7 +133,9 @@ def test_own_task_trains_alike_in_loop_and_batched(arrivals):
 def test_own_task_refuses_what_is_not_defined_for_it(arrivals):
     population = clients_with_arrivals("arrivals")
     options = {"model": "linear", "rounds": 1}
-    with pytest.raises(UnalikeError, match="'rmse' is not defined for arrivals; expected one of mae"):
+    with pytest.raises(
+        UnalikeError, match="'rmse' is not defined for arrivals; expected one of mae"
+    ):
         ua.run("fedavg", population, metric="rmse", **options)
     with pytest.raises(UnalikeError, match="found a task of arrivals; expected classification or"):
         ua.run("fedavg", population, work=ua.Work(loss="focal"), **options)

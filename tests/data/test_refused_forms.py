@@ -49,7 +49,10 @@ def test_rows_to_predict_with_two_columns_of_one_name_are_refused():
         (np.eye(3, dtype=np.int64)[np.arange(ROWS) % 3], r"one-hot labels, .* y.argmax\(1\)"),
         (np.eye(3)[np.arange(ROWS) % 3], r"one-hot labels, .* y.argmax\(1\)"),
         (np.eye(3, dtype=bool)[np.arange(ROWS) % 3], r"one-hot labels, .* y.argmax\(1\)"),
-        (np.resize([0, 1, 1], (ROWS, 5)), r"several labels.*task='multilabel', or y.astype\(bool\)"),
+        (
+            np.resize([0, 1, 1], (ROWS, 5)),
+            r"several labels.*task='multilabel', or y.astype\(bool\)",
+        ),
         (np.zeros((ROWS, 6, 6, 2), np.int64), "no task has labels of 4 dimensions"),
         (np.resize([4, 0, 2], (ROWS, 5)), "name their task, task= one of counts, .*survival"),
     ],

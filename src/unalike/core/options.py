@@ -84,7 +84,9 @@ class TableOptions(DelimitedOptions):
     ] = None
     time: Annotated[
         str | None,
-        Help("Column of the time to an event, or to the end of observation, with --event in the place of --target."),
+        Help(
+            "Column of the time to an event, or to the end of observation, with --event in the place of --target."
+        ),
     ] = None
     event: Annotated[
         str | None, Help("Column that says whether the event happened: true/false, or 1 and 0.")

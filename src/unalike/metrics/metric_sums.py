@@ -40,9 +40,10 @@ class MetricSums:
     """Sums over `n` test samples.
 
     `loss` is the sum of the losses (None: not finite). For a task of classes, for each class `true` counts its samples, `guessed`
-    its predictions and `right` its correct predictions. For one whose loss is the squared error, `moments` are the sums of the absolute errors, of the labels and of their squares. `computed_by_client` holds the metrics of these samples that
-    cannot be computed from the other fields (None: not defined). In the sum of two `MetricSums` only those are left that are means
-    over samples.
+    its predictions and `right` its correct predictions. For one whose loss is the squared error, `moments` are the sums of the
+    absolute errors, of the labels and of their squares. `computed_by_client` holds the metrics of these samples that cannot be
+    computed from the other fields (None: not defined). In the sum of two `MetricSums` only those are left that are means over
+    samples.
     """
 
     n: int = 0

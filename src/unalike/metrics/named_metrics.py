@@ -542,7 +542,15 @@ KNOWN = {
             is_mean=True,
         ),
         Metric("micro_f1", +1, "Micro-F1", "micro F1", SEVERAL_LABELS, _micro_f1, percent=True),
-        Metric("label_f1", +1, "F1 of labels", "mean F1 of the labels", SEVERAL_LABELS, _label_f1, percent=True),
+        Metric(
+            "label_f1",
+            +1,
+            "F1 of labels",
+            "mean F1 of the labels",
+            SEVERAL_LABELS,
+            _label_f1,
+            percent=True,
+        ),
         Metric(
             "label_roc_auc",
             +1,

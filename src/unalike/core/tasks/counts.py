@@ -29,7 +29,7 @@ class Counts(Task):
     traits: ClassVar[frozenset[str]] = frozenset({EXPECTED_COUNTS})
     metrics: ClassVar[tuple[str, ...]] = ("loss", "poisson_deviance", "rmse", "mae")
     advice_if_diverged: ClassVar[str] = (
-        "scale the inputs: the expected count grows exponentially with the output"
+        "give the exposure in a larger unit, as in log(days / 365): expected counts grow exponentially with the output"
     )
 
     def as_labels(self, y: Tensor) -> Tensor:

@@ -44,9 +44,7 @@ class _EventTimes(Task):
         self, train: Tensor, test: Tensor, classes: Sequence[str] | None
     ) -> str:
         events = int(test[:, 1].sum())
-        return (
-            f"always predicting the same risk has a C-index of 0.5 ({events} of {len(test)} test samples have the event)"
-        )
+        return f"always predicting the same risk has a C-index of 0.5 ({events} of {len(test)} test samples have the event)"
 
 
 @task

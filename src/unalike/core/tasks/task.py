@@ -194,7 +194,7 @@ class Task:
         raise NotImplementedError
 
     def scored(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels and predictions [B, ...] that metrics compare; those that are, unless a label says more than what is predicted."""
+        """Labels and predictions [B, ...] that metrics compare: as they are, unless a label says more than its outcome."""
         return y, self.predict(logits)
 
     def formula(self, metric: str) -> Formula | None:

@@ -56,7 +56,8 @@ def write_partition(plan: PartitionPlan, folder: Path | str) -> Path:
 def write_clients(population: Population, folder: Path | str) -> Path:
     """Write the clients' samples: one folder per client with `train.npz`, `test.npz`, `val.npz`, each with `x` and `y`.
 
-    Labels that do not imply their task have its name as `task`. A split that a client lacks is not written. Errors are those of `write_partition`.
+    Labels that do not imply their task have its name as `task`. A split that a client lacks is not written. Errors are those of
+    `write_partition`.
     """
     root = _new_folder(folder)
     task = {} if population.task_to_name is None else {"task": np.array(population.task_to_name)}

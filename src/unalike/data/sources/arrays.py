@@ -26,8 +26,8 @@ def read_npz(path: Path) -> Dataset:
     Bytes of three or four dimensions are images and are divided by 255. [N, H, W] becomes [N, 1, H, W], and [N, H, W, C] with C
     of 1, 3 or 4 becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
     "hospital": one value per sample, training samples first. A text `unit` names the group whose values, such as
-    patients, are never divided between training and test samples. `time` [N] are the moments of the samples: later ones test. A text `task` names the task of labels whose type does not
-    imply it, such as "counts" or "survival".
+    patients, are never divided between training and test samples. `time` [N] are the moments of the samples: later ones test. A
+    text `task` names the task of labels whose type does not imply it, such as "counts" or "survival".
     """
     with reading(path, "an archive of plain arrays"):
         archive = np.load(path, allow_pickle=False)

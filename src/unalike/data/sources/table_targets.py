@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EXPRESSION = re.compile(r"(.+?)\s*(<=|>=|==|!=|<|>|/)\s*(.+)")
 """A target such as `num > 0` or `cost / 1000`."""
 LOGARITHM = re.compile(r"log\((.+)\)")
-"""A target such as `log(days)`."""
+"""A target such as `log(days)` or `log(days / 365)`."""
 OPERATORS = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne, "/": truediv}
 MAX_CLASS_VALUES = 10
 """Most different whole numbers among decimals that may be classes."""
@@ -52,12 +52,12 @@ def with_target(
     source = target
     column = None
     if target not in frame.columns:
+        # the logarithm of another target, or an operator and a value
         expression = EXPRESSION.fullmatch(target)
         logarithm = LOGARITHM.fullmatch(target)
         if logarithm is not None:
-            source = logarithm[1]
-            require_columns(frame, [source], where)
-            column = _logarithm(frame[source], target, where).rename(target)
+            frame, exposure, source = with_target(frame, logarithm[1], where, labelled_only)
+            column = _logarithm(exposure, target, where).rename(target)
         elif expression is not None:
             source, mark, text = expression.groups()
             require_columns(frame, [source], where)
@@ -112,7 +112,10 @@ def targets_of(
 
 
 def several_numbers(columns: Sequence[pd.Series], where: str) -> np.ndarray:
-    """Targets as labels of several numbers: booleans if all hold true/false, else float32, [N, L]. Raises `UnalikeError` for texts."""
+    """Targets as labels of several numbers, [N, L]: booleans if all hold true/false, else float32.
+
+    Raises `UnalikeError` for texts.
+    """
     kinds = [kind_of(column) for column in columns]
     for column, kind in zip(columns, kinds, strict=True):
         if kind not in (TRUTH, NUMBERS, Decimal.__name__):
