@@ -127,6 +127,14 @@ def test_kept_logits_have_one_row_a_sample(name):
 
 
 @every
+def test_no_sample_has_no_loss_and_no_prediction(name):
+    task = find_task(name)
+    y = labels_of(task)
+    scores = scores_of(task, y[:0], logits_of(task, y)[:0])
+    assert len(scores.loss) == len(scores.predicted) == len(scores.logits) == 0
+
+
+@every
 def test_metrics_that_a_task_names_exist_and_are_measured(name):
     task = find_task(name)
     y = labels_of(task)

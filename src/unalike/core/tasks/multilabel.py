@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unalike.core.tasks.registry import task
-from unalike.core.tasks.task import SEVERAL_LABELS, Task
+from unalike.core.tasks.task import SEVERAL_LABELS, Task, in_columns
 
 
 @task
@@ -47,7 +47,7 @@ class Multilabel(Task):
         return F.binary_cross_entropy_with_logits(z, y.to(z.dtype), reduction="none").mean(1)
 
     def predict(self, logits: Tensor) -> Tensor:
-        return logits.reshape(len(logits), -1) > 0
+        return in_columns(logits) > 0
 
     def scored_logits(self, logits: Tensor, wanted: bool) -> Tensor:
-        return logits.reshape(len(logits), -1)
+        return in_columns(logits)

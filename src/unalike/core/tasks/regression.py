@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unalike.core.tasks.registry import task
-from unalike.core.tasks.task import NUMBERS, SQUARED_ERROR, Task
+from unalike.core.tasks.task import NUMBERS, SQUARED_ERROR, Task, in_columns
 
 
 @task
@@ -70,4 +70,4 @@ class Amounts(Task):
         return (logits.reshape(y.shape) - y).square().mean(1)
 
     def predict(self, logits: Tensor) -> Tensor:
-        return logits.reshape(len(logits), -1)
+        return in_columns(logits)

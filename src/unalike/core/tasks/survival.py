@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks.registry import task
-from unalike.core.tasks.task import EVENT_TIMES, Formula, Task
+from unalike.core.tasks.task import EVENT_TIMES, Formula, Task, in_columns
 from unalike.core.types import Batch
 
 
@@ -122,7 +122,7 @@ class DiscreteSurvival(_EventTimes):
         return len(self.edges) if len(self.edges) > 1 else None
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
-        z = logits.reshape(len(y), -1)
+        z = in_columns(logits)
         time, event = y.unbind(1)
         survived = torch.stack([time >= edge for edge in self.edges], dim=1)
         reached = torch.cat([torch.ones_like(survived[:, :1]), survived[:, :-1]], dim=1)
@@ -131,14 +131,14 @@ class DiscreteSurvival(_EventTimes):
 
     def survival(self, logits: Tensor) -> Tensor:
         """The probability to have no event before each edge, [B, K]."""
-        z = logits.reshape(len(logits), -1)
+        z = in_columns(logits)
         return (-F.softplus(z)).cumsum(1).exp()
 
     def predict(self, logits: Tensor) -> Tensor:
         return 1 - self.survival(logits)[:, -1]
 
     def scored_logits(self, logits: Tensor, wanted: bool) -> Tensor:
-        return logits.reshape(len(logits), -1)
+        return in_columns(logits)
 
     def formula(self, metric: str) -> Formula | None:
         return self._integrated_brier if metric == "integrated_brier" else None

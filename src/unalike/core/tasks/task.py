@@ -221,3 +221,8 @@ class Task:
             return logits.flatten()
         # logits of many outputs would take most of the memory of an evaluation
         return logits if wanted else logits[:, :0]
+
+
+def in_columns(logits: Tensor) -> Tensor:
+    """Logits [B, L], or [B] of one output, as [B, L]."""
+    return logits.unsqueeze(1) if logits.dim() == 1 else logits

@@ -60,7 +60,9 @@ def write_clients(population: Population, folder: Path | str) -> Path:
     `write_partition`.
     """
     root = _new_folder(folder)
-    task = {} if population.task_to_name is None else {"task": np.array(population.task_to_name)}
+    task: dict[str, Any] = {}
+    if population.task_to_name is not None:
+        task["task"] = np.array(population.task_to_name)
     for client in population:
         place = _client_folder(root, client.name or "")
         for split, (x, y) in client.splits().items():
