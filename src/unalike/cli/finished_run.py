@@ -178,9 +178,7 @@ def fitting(
     encoding = encoding_of(folder, config)
     options: dict[str, Any] = {}
     if table_at(data, data_dir) is not None:
-        options = {"labelled": True}
-        if "regression" not in (columns or {}):
-            options["task"] = config["data"]["task"]
+        options = {"task": config["data"]["task"], "labelled": True}
     options |= columns or {}
     dataset = load(data, data_dir, encoding=encoding, **options)
     if encoding is None and dataset.encoding is not None:
