@@ -198,7 +198,7 @@ class Task:
         return y, self.predict(logits)
 
     def formula(self, metric: str) -> Formula | None:
-        """How the task computes one of its metrics, where that depends on its parameters; None: as the metric itself says."""
+        """The formula of one of its metrics, where it depends on the task's parameters; None: the metric has its own."""
         return None
 
     def probabilities(self, logits: Tensor) -> Tensor | None:

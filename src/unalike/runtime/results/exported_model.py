@@ -93,7 +93,7 @@ def export_model(
 
 
 def _output(task: Task, classes: Sequence[str] | None) -> str:
-    """What the exported model gives, in words."""
+    """The output of the exported model, in words."""
     if classes is not None:
         return "probabilities [n, classes]"
     is_one_number = task.label_dimensions == 0 or task.label_shape is not None
