@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import unalike as ua
 from unalike.core.tasks.registry import find_task, registry, task_for
 from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Batch
@@ -30,10 +31,13 @@ def class_count(task):
 
 
 def labels_of(task, rows=ROWS):
-    """Labels that the task can have: whole numbers, below the number of classes."""
+    """Labels that the task can have: whole numbers, below the number of classes; where they must be, 0 or 1 but for the first."""
     generator = torch.Generator().manual_seed(0)
-    shape = (rows, *[4] * task.label_dimensions)
-    return torch.randint(class_count(task) or 5, shape, generator=generator).to(task.label_type)
+    shape = (rows, *(task.label_shape or [4] * task.label_dimensions))
+    y = torch.randint(class_count(task) or 5, shape, generator=generator).to(task.label_type)
+    if task.label_fault(y, class_count(task)):
+        y[:, 1:].clamp_(max=1)
+    return y
 
 
 def logits_of(task, y):
@@ -103,7 +107,10 @@ def test_predictions_have_the_shape_of_labels(name):
     task = find_task(name)
     y = labels_of(task)
     logits = logits_of(task, y)
-    assert task.predict(logits).shape == y.shape
+    label, predicted = task.scored(logits, y)
+    assert len(label) == len(predicted) == len(task.predict(logits)) == ROWS
+    # a label of a fixed shape says more than what is predicted, such as a time and an event
+    assert task.label_shape or predicted.shape == label.shape == y.shape
     probabilities = task.probabilities(logits)
     assert (probabilities is None) != task.offers(CLASSES)
     if probabilities is not None:
@@ -117,6 +124,14 @@ def test_kept_logits_have_one_row_a_sample(name):
     logits = logits_of(task, labels_of(task))
     assert len(task.scored_logits(logits, wanted=False)) == ROWS
     assert task.scored_logits(logits, wanted=True).numel() == logits.numel()
+
+
+@every
+def test_no_sample_has_no_loss_and_no_prediction(name):
+    task = find_task(name)
+    y = labels_of(task)
+    scores = scores_of(task, y[:0], logits_of(task, y)[:0])
+    assert len(scores.loss) == len(scores.predicted) == len(scores.logits) == 0
 
 
 @every
@@ -156,3 +171,28 @@ def test_constant_prediction_is_a_sentence(name):
     y = labels_of(task)
     text = task.constant_prediction(y[:20], y[20:], class_names(task))
     assert text == "" or text.startswith("always predicting ")
+
+
+@every
+def test_training_is_alike_in_loop_and_batched(name):
+    task = find_task(name)
+    x = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(2))
+    y = labels_of(task)
+    # clients of unlike sizes, so that a batch of stacked clients has padding
+    sizes = (7, 12, 21)
+    clients = []
+    for some, labels in zip(x.split(sizes), y.split(sizes), strict=True):
+        clients.append(ua.ClientData(train=(some, labels), test=(some[:5], labels[:5])))
+    population = ua.Population.of(clients, class_names(task), task)
+    work = ua.Work(batch_size=4, lr=0.05)
+    runs = []
+    for executor in ("loop", "batched"):
+        runs.append(
+            ua.run("fedavg", population, model="linear", rounds=2, work=work, executor=executor)
+        )
+    loop, batched = runs
+    for parameter, value in loop.params.items():
+        torch.testing.assert_close(batched.params[parameter], value)
+    losses = loop.history.rounds["loss"]
+    assert losses.iloc[-1] < losses.iloc[0]
+    assert len(loop.predict(x[:5].numpy())) == 5

@@ -9,26 +9,33 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks.classification import Classification
 from unalike.core.tasks.registry import find_task, names_of_tasks_with, registry, task, task_for
-from unalike.core.tasks.task import CLASS_LOGITS, CLASSES, NUMBERS, TWO_CLASSES, Task
+from unalike.core.tasks.task import (
+    CLASS_LOGITS,
+    CLASSES,
+    NUMBERS,
+    SEPARATE_LOSSES,
+    TWO_CLASSES,
+    Task,
+)
 
 
 @pytest.fixture
-def counts():
+def arrivals():
     """A task of a program: whole numbers with the Poisson loss."""
-    assert "counts" not in registry  # it also reads our own tasks
+    assert "arrivals" not in registry  # it also reads our own tasks
 
     @task
-    class Counts(Task):
+    class Arrivals(Task):
         """Poisson loss; the output is the logarithm of the expected number."""
 
-        name = "counts"
+        name = "arrivals"
         label_type = torch.float32
         labels_in_words = "whole numbers of 0 or more"
         traits = frozenset({NUMBERS})
         metrics = ("loss", "mae", "median_absolute_error")
 
         def label_fault(self, y, classes):
-            return "counts are 0 or more" if (y < 0).any() else ""
+            return "arrivals are 0 or more" if (y < 0).any() else ""
 
         def losses(self, logits, y):
             return F.poisson_nll_loss(logits.reshape(y.shape), y, reduction="none")
@@ -36,11 +43,11 @@ def counts():
         def predict(self, logits):
             return logits.reshape(len(logits)).exp()
 
-    yield Counts()
-    del registry._builders["counts"]
+    yield Arrivals()
+    del registry._builders["arrivals"]
 
 
-def clients_with_counts(task_name):
+def clients_with_arrivals(task_name):
     rng = np.random.default_rng(0)
     clients = []
     for rows in (30, 41, 52):
@@ -57,7 +64,9 @@ def clients_with_counts(task_name):
         (torch.tensor([0, 2], dtype=torch.uint8), "classification"),
         (torch.tensor([True, False]), "binary"),
         (torch.tensor([0.5, 2.0]), "regression"),
-        (torch.tensor([[0.5], [2.0]]), "regression"),
+        (torch.tensor([[0.5], [2.0]]), "amounts"),
+        (torch.tensor([[0.5, 2.0], [2.0, 1.0]]), "amounts"),
+        (torch.tensor([[True, True], [False, False]]), "multilabel"),
     ],
 )
 def test_task_for_labels_goes_by_their_type(labels, name):
@@ -71,15 +80,18 @@ def test_labels_that_no_task_takes_raise(monkeypatch):
 
 
 def test_unknown_task_names_those_that_are_known():
-    with pytest.raises(UnalikeError, match=r"unknown task 'segments'.*known: binary, classif"):
+    with pytest.raises(
+        UnalikeError, match=r"unknown task 'segments'.*known: amounts, binary, classif"
+    ):
         find_task("segments")
 
 
 def test_traits_say_which_tasks_something_is_defined_for():
-    assert names_of_tasks_with("") == ["classification", "binary", "regression"]
+    assert names_of_tasks_with("") == [*registry]
     assert names_of_tasks_with(CLASSES) == ["classification", "binary"]
     assert names_of_tasks_with(CLASS_LOGITS) == ["classification"]
     assert names_of_tasks_with(NUMBERS) == ["regression"]
+    assert "survival" not in names_of_tasks_with(SEPARATE_LOSSES)
     two = find_task("classification").of(["no", "yes"])
     assert two.offers(TWO_CLASSES) and not find_task("classification").offers(TWO_CLASSES)
 
@@ -93,9 +105,9 @@ def test_task_without_its_declarations_raises():
     assert "unfinished" not in registry
 
 
-def test_own_task_trains_alike_in_loop_and_batched(counts):
-    population = clients_with_counts("counts")
-    assert population.task == counts and population.y.dtype == torch.float32
+def test_own_task_trains_alike_in_loop_and_batched(arrivals):
+    population = clients_with_arrivals("arrivals")
+    assert population.task == arrivals and population.y.dtype == torch.float32
     work = ua.Work(batch_size=8, lr=0.02)
     runs = []
     for executor in ("loop", "batched"):
@@ -115,18 +127,20 @@ def test_own_task_trains_alike_in_loop_and_batched(counts):
     losses = loop.history.rounds["loss"]
     assert losses.iloc[-1] < losses.iloc[0]
     assert {"mae", "median_absolute_error"} <= set(loop.history.rounds)
-    assert loop.config["data"]["task"] == "counts"
+    assert loop.config["data"]["task"] == "arrivals"
 
 
-def test_own_task_refuses_what_is_not_defined_for_it(counts):
-    population = clients_with_counts("counts")
+def test_own_task_refuses_what_is_not_defined_for_it(arrivals):
+    population = clients_with_arrivals("arrivals")
     options = {"model": "linear", "rounds": 1}
-    with pytest.raises(UnalikeError, match="'rmse' is not defined for counts; expected one of mae"):
+    with pytest.raises(
+        UnalikeError, match="'rmse' is not defined for arrivals; expected one of mae"
+    ):
         ua.run("fedavg", population, metric="rmse", **options)
-    with pytest.raises(UnalikeError, match="found a task of counts; expected classification or"):
+    with pytest.raises(UnalikeError, match="found a task of arrivals; expected classification or"):
         ua.run("fedavg", population, work=ua.Work(loss="focal"), **options)
-    with pytest.raises(UnalikeError, match=r"taught_head needs classes .*found a task of counts"):
+    with pytest.raises(UnalikeError, match=r"taught_head needs classes .*found a task of arrivals"):
         ua.run("fedavg + taught_head", population, **options)
     negative = ua.ClientData(train=(np.zeros((2, 3)), np.array([1, -1])))
-    with pytest.raises(UnalikeError, match="train: counts are 0 or more"):
-        ua.Population.of([negative], task="counts")
+    with pytest.raises(UnalikeError, match="train: arrivals are 0 or more"):
+        ua.Population.of([negative], task="arrivals")

@@ -171,7 +171,7 @@ def test_text_column_with_gaps_has_missing_category(tmp_path, values, known):
 
 @pytest.mark.parametrize(
     "options",
-    [{"vocabulary": 3.5, "text": "hospital"}, {"target": ["outcome"]}, {"length": "a"}, {"bag": 1}],
+    [{"vocabulary": 3.5, "text": "hospital"}, {"target": 3}, {"length": "a"}, {"bag": 1}],
 )
 def test_table_option_of_wrong_type_raises(tmp_path, options):
     file = save(patients(), tmp_path / "p.csv")

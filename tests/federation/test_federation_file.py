@@ -154,7 +154,7 @@ def made_by_command(folder, *flags):
             "models of their own, which they keep of the last",
         ),
         (["--task", "binary", "--classes", 2], "classes mean nothing for the task binary"),
-        (["--like", "digits"], "leave out --shape, --classes, --task and --tokens"),
+        (["--like", "digits"], "leave out --shape, --classes and --tokens"),
         (["--classes", "a,a"], "two classes have one name"),
         (["--sites", "a, b,a"], "no site, or two of one name"),
         (["--sites", "0"], "--sites 0: no site"),

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from unalike.core.tasks.registry import registry as tasks
 from unalike.data.partitioning.scheme import registry as partitions
 from unalike.data.sources.registry import registry as data_sets
 from unalike.methods.part import registry as methods
 from unalike.metrics.named_metrics import registry as metrics
 from unalike.models.registry import registry as models_by_name
 
-REGISTRIES = (methods, models_by_name, partitions, data_sets, metrics)
+REGISTRIES = (methods, models_by_name, partitions, data_sets, metrics, tasks)
 
 
 def data(names: dict[str, Any]) -> None:

@@ -92,7 +92,7 @@ def test_a_table_without_a_target_loads_with_an_encoding_and_can_only_be_predict
     run, _ = train("fedavg")
     pd.testing.assert_frame_equal(run.predict(loaded), run.predict(file))
     pd.testing.assert_frame_equal(run.predict(loaded.merged()[0].numpy()), run.predict(file))
-    for use in (lambda: ua.partition(loaded), lambda: loaded.task):
+    for use in (lambda: ua.partition(loaded), lambda: loaded.known_task):
         with pytest.raises(
             ua.UnalikeError, match=r"the labels of new are not known.*--target COLUMN"
         ):

@@ -200,14 +200,13 @@ def fitting_options(
     data: str, data_dir: Path | None, config: dict[str, Any], columns: dict[str, Any]
 ) -> dict[str, Any]:
     """The options of the reader of `data` for the model of a run: `columns`, and for a table what the run knows of the target."""
-    from unalike.core.tasks.registry import find_task
-    from unalike.core.tasks.task import NUMBERS
     from unalike.data.sources.load import table_at
 
     options: dict[str, Any] = {}
     if table_at(data, data_dir) is not None:
-        task = find_task(config["data"]["task"])
-        options = {"regression": task.offers(NUMBERS), "labelled": True}
+        options = {"labelled": True}
+        if "regression" not in columns:
+            options["task"] = config["data"]["task"]
     return options | columns
 
 

@@ -139,6 +139,7 @@ LISTS = {
     "partitions": "Partitions of a data set among clients.\n\nA change of the samples is added with `+`.",
     "transforms": "Normalization and augmentation of batches, combined with `+`.",
     "models": "Models by name. In Python, any torch.nn.Module can be used.",
+    "tasks": "Tasks: kinds of labels with their loss and metrics (--task).",
     "losses": "Losses that clients minimize (--loss).",
     "optimizers": "Local optimizers (--optimizer).",
     "schedules": "Schedules of the local learning rate over the rounds (--schedule).",

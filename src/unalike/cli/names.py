@@ -16,6 +16,7 @@ REGISTRIES = {
     },
     "transforms": {"Transforms": "unalike.data.transforms"},
     "models": {"Models": "unalike.models.registry"},
+    "tasks": {"Tasks": "unalike.core.tasks.registry"},
     "losses": {"Losses": "unalike.core.losses"},
     "optimizers": {"Optimizers": "unalike.core.solvers"},
     "schedules": {"Schedules": "unalike.core.schedules"},

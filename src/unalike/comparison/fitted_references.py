@@ -19,7 +19,7 @@ from unalike._utils.functions import source_hashes
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.version import __version__
 from unalike.core.inputs import is_one_tensor
-from unalike.core.tasks.task import CLASSES, Task
+from unalike.core.tasks.task import CLASSES, SQUARED_ERROR, Task
 from unalike.metrics.metrics import measure, per_client
 from unalike.metrics.scoring import Scores
 from unalike.runtime.records.run_directory import digest
@@ -155,7 +155,7 @@ def _is_table(run_config: RunConfig) -> bool:
 def _can_predict(task: Task) -> bool:
     """Whether predictions of scikit-learn can be scored: classes, or numbers with the squared error as the loss."""
     even = torch.full((1, 2), 0.5)
-    return task.logits_of(even) is not None or "rmse" in task.metrics
+    return task.logits_of(even) is not None or task.offers(SQUARED_ERROR)
 
 
 def fitted_scores(run_config: RunConfig, store: Path | None, with_draws: bool) -> pd.DataFrame:
@@ -189,7 +189,7 @@ def _key(run_config: RunConfig, with_draws: bool) -> str:
             "scikit-learn": sklearn.__version__,
             "references": [reference.label for reference in references(population.task)],
             "data": population.fingerprint,
-            "task": population.task.name,
+            "task": population.task.spec,
             "metrics": list(run_config.metrics),
             "code": source_hashes(metric.formula for metric in run_config.metrics.values()),
             "seed": run_config.options.seed,
@@ -284,11 +284,12 @@ def scored(task: Task, predictions: np.ndarray, y: torch.Tensor, owners: np.ndar
     logits = task.logits_of(outputs.clip(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))
     if logits is None:
         logits = outputs
+    labels, predicted = task.scored(logits, y)
     return Scores(
         client=owners,
         loss=task.losses(logits, y).numpy(),
-        y=y.numpy(),
-        predicted=task.predict(logits).numpy(),
+        y=labels.numpy(),
+        predicted=predicted.numpy(),
         logits=task.scored_logits(logits, wanted=True).numpy(),
     )
 

@@ -67,8 +67,29 @@ class TableOptions(DelimitedOptions):
     """The columns of a table."""
 
     target: Annotated[
+        tuple[str, ...],
+        Help(
+            "Column of a table to predict, or its comparison with a value, such as 'num > 0'; repeat for several labels or amounts."
+        ),
+    ] = ()
+    task: Annotated[
         str | None,
-        Help("Column of a table to predict, or its comparison with a value, such as 'num > 0'."),
+        Help(
+            "Task, where the target does not imply it (see `unalike list tasks`), such as counts or survival."
+        ),
+    ] = None
+    offset: Annotated[
+        str | None,
+        Help("Column of the log exposure of counts, or 'log(COLUMN)' of the exposure itself."),
+    ] = None
+    time: Annotated[
+        str | None,
+        Help(
+            "Column of the time to an event, or to the end of observation, with --event in the place of --target."
+        ),
+    ] = None
+    event: Annotated[
+        str | None, Help("Column that says whether the event happened: true/false, or 1 and 0.")
     ] = None
     group: Annotated[
         tuple[str, ...],

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
-from unalike.core.tasks.registry import task_for
+from unalike.core.tasks.registry import all_tasks, task_for
 from unalike.core.tasks.task import CLASSES, Task
 from unalike.data.other_libraries import channels_last, samples_of
 
@@ -23,16 +23,22 @@ MOST_TOKENS = 2**24
 """Tokens are below this number; larger ones are probably no tokens."""
 
 Pair = tuple[Tensor, Tensor]
-"""Inputs [N, ...] and labels [N]."""
+"""Inputs [N, ...] and labels [N], or [N, ...] of tasks whose labels have more dimensions."""
 Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
 """Inputs and labels that `pair` converts to a `Pair`."""
 
 
-def pair(data: Any, where: str) -> Pair:
-    """Convert (x, y), or the samples of a torch data set or loader, to tensors of equal length.
+def pair(data: Any, where: str, task: Task | None = None) -> Pair:
+    """Convert (x, y), or the samples of a torch data set or loader, to tensors of equal length, with the labels of a task.
 
     Raises `UnalikeError` for anything that is not a pair, for unequal lengths, and as `inputs` and `labels` do.
     """
+    x, y = pair_for_any_task(data, where)
+    return x, labels(y, where, task)
+
+
+def pair_for_any_task(data: Any, where: str) -> Pair:
+    """`pair` with labels of any shape, whose task is not known yet."""
     arrays = samples_of(data, where) or data
     if not isinstance(arrays, Sequence) or len(arrays) != 2:
         raise UnalikeError(
@@ -40,7 +46,7 @@ def pair(data: Any, where: str) -> Pair:
             "[N], or a torch data set of them"
         )
     x = inputs(arrays[0], where)
-    y = labels(arrays[1], where)
+    y = _label_numbers(arrays[1], where)
     if len(x) != len(y):
         raise UnalikeError(
             f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input"
@@ -89,34 +95,69 @@ def inputs(values: Any, where: str) -> Tensor:
     return x
 
 
-def labels(values: Any, where: str) -> Tensor:
-    """Convert labels [N] or [N, 1]: integers to int64 classes, floats to float32 for regression; bool (binary) stays."""
-    y = _tensor(values, f"{where}: y")
+def labels(values: Any, where: str, task: Task | None = None) -> Tensor:
+    """Convert labels to the shape and type of a task.
+
+    Without one the type implies it: integers become int64 classes, floats float32 amounts, and booleans stay; [N, 1] becomes [N].
+    Raises `UnalikeError` for labels of another shape, and for those that the task's type would round.
+    """
+    y = _label_numbers(values, where)
+    if task is not None:
+        return _of_type(_of_shape(y, task, where), task, where)
     if y.dim() == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.dim() != 1 + task_for(y).label_dimensions:
-        raise UnalikeError(f"{where}: y has shape {list(y.shape)}, expected [N]; {_instead_of(y)}")
+    return _of_shape(y, task_for(y), where)
+
+
+def _label_numbers(values: Any, where: str) -> Tensor:
+    """Labels of any shape as int64, float32 or booleans."""
+    y = _tensor(values, f"{where}: y")
     if y.is_floating_point():
         return _finite(y.to(torch.float32), f"{where}: y")
     return y if y.dtype == torch.bool else y.to(torch.int64)
 
 
+def _of_shape(y: Tensor, task: Task, where: str) -> Tensor:
+    """Labels in the shape of the task. Raises `UnalikeError` for another one."""
+    try:
+        return task.as_labels(y)
+    except ValueError as error:
+        raise UnalikeError(
+            f"{where}: y has shape {list(y.shape)}, {error} for the task {task.name}; {_instead_of(y)}"
+        ) from None
+
+
+def _of_type(y: Tensor, task: Task, where: str) -> Tensor:
+    """Labels in the type of the task. Raises `UnalikeError` if that would round a label or merge two."""
+    expected = task.label_type
+    converted = y.to(expected)
+    if (converted.to(y.dtype) != y).any():
+        raise UnalikeError(
+            f"{where}: labels are {type_name(y.dtype)} in {y.min().item()}..{y.max().item()}, which task {task.name} cannot take; "
+            f"expected {type_name(expected)}, or another task="
+        )
+    return converted
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """The type of numbers in words: float32."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _instead_of(y: Tensor) -> str:
-    """The advice about labels of several dimensions, which depends on their values."""
+    """The advice about labels of a shape that the task has not, which depends on their values."""
     is_indicator = y.dim() == 2 and bool(((y == 0) | (y == 1)).all())
     if is_indicator and bool((y.sum(1) == 1).all()):
-        return "these are one-hot labels, whose classes are y.argmax(1)"
-    if is_indicator:
         return (
-            "rows with several truths, or none, are no classes: train on one of them, as in "
-            "y[:, 0].astype(bool)"
+            "these are one-hot labels, whose classes are y.argmax(1); if samples may have several "
+            "labels, write task='multilabel'"
         )
-    if y.dim() == 2 and y.is_floating_point():
-        return "one amount a sample is predicted: train on one of them, as in y[:, 0]"
-    return (
-        "several labels a sample, as of pixels or tokens, are not trained on: give one label for "
-        "each sample"
-    )
+    if is_indicator:
+        return "if samples have several labels, or none, write task='multilabel', or y.astype(bool)"
+    fitting = [task.name for task in all_tasks() if task.label_dimensions == y.dim() - 1]
+    if not fitting:
+        return f"no task has labels of {y.dim()} dimensions: write one, or give one label for each sample"
+    return f"the type of these labels does not say what they mean: name their task, task= one of {', '.join(fitting)}"
 
 
 def note_truths(y: Tensor, where: str) -> None:

@@ -44,13 +44,15 @@ class Dataset:
             train, or all test. None: every sample is a unit.
         published: Whether the test set is given with the data, so that clients keep their test samples (`natural`). False: the
             reader set it apart, and every division draws test samples of its own.
+        task: The task, or its name, where the type of the labels does not imply it: "counts", "survival", "multilabel".
         time: The moment of each sample, such as a day or its place in a series, training samples first. Every division then lets
             the later samples of a client test, and validate, instead of random ones. None: the order says nothing.
         notes: Sentences of the reader about the samples, which reports repeat.
 
     Shapes:
         x: float32 images [N, C, H, W] in 0..1 or rows [N, D], or int64 tokens [N, T].
-        y: [N], int64 for classes 0..C-1, bool for binary labels, float32 for regression; NaN for unknown labels.
+        y: [N], int64 for classes 0..C-1, bool for binary labels, float32 for regression; NaN for unknown labels. [N, ...] of tasks
+            with several numbers a label, such as [time, event].
         time: [N], finite numbers.
 
     Raises:
@@ -69,6 +71,8 @@ class Dataset:
     published: bool = True
     time: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    task: Task | None = None
+    """None where the labels are not known."""
     _whole: Pair = field(init=False, repr=False)
 
     if TYPE_CHECKING:  # the arguments may be arrays, the fields are tensors
@@ -85,12 +89,13 @@ class Dataset:
             published: bool = True,
             time: np.ndarray | None = None,
             notes: tuple[str, ...] = (),
+            task: Task | str | None = None,
         ) -> None: ...
 
     def __repr__(self) -> str:
         tests = 0 if self.test is None else len(self.test[1])
         samples = f"{len(self.train[1])} training and {tests} test samples"
-        task = self.task.name if self.is_labelled else "without labels"
+        task = "without labels" if self.task is None else self.task.name
         return f"<Dataset {self.name}: {samples} of shape {self.input_shape}, {task}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -108,18 +113,20 @@ class Dataset:
             self.published,
             self.time,
             self.notes,
+            self.task,
         )
         return type(self).divided, arguments
 
     def __post_init__(self) -> None:
         where = f"{self.name}, train"
+        named = find_task(self.task) if isinstance(self.task, str) else self.task
         if isinstance(self.train, Sequence) and self.train[-1] is None:
             train = array_checks.unlabelled(self.train[0], where)
         else:
-            train = array_checks.pair(self.train, where)
+            train = array_checks.pair(self.train, where, named)
         test = None
         if self.test is not None:
-            test = array_checks.pair(self.test, f"{self.name}, test")
+            test = array_checks.pair(self.test, f"{self.name}, test", named)
         count = len(train[1])
         if not count:
             raise UnalikeError(f"{self.name}: found no training samples, expected at least one")
@@ -127,10 +134,10 @@ class Dataset:
         if test is not None:
             self._check_alike(train, test)
             whole = (_joined(train[0], test[0]), _joined(train[1], test[1]))
-        if self.encoding is None:  # of a table its reader has asked
+        if self.encoding is None and named is None:  # of a table its reader has asked
             array_checks.note_truths(whole[1], self.name)
 
-        task = task_for(whole[1])
+        task = named or task_for(whole[1])
         classes = array_checks.class_names(task, whole[1], self.classes)
         array_checks.check_labels(task, train[1], classes, f"{self.name}, train")
         if test is not None:
@@ -151,6 +158,7 @@ class Dataset:
             "classes": classes,
             "groups": MappingProxyType(groups),
             "time": array_checks.time(self.time, len(whole[1]), self.name),
+            "task": None if train[1].isnan().any() else task,
             "_whole": whole,
         }
         for name, value in checked.items():
@@ -170,9 +178,11 @@ class Dataset:
         published: bool = True,
         time: np.ndarray | None = None,
         notes: tuple[str, ...] = (),
+        task: Task | str | None = None,
     ) -> Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
-        x, y = array_checks.pair((x, y), name)
+        named = find_task(task) if isinstance(task, str) else task
+        x, y = array_checks.pair((x, y), name, named)
         return cls(
             name=name,
             train=(x[:train], y[:train]),
@@ -184,6 +194,7 @@ class Dataset:
             published=published,
             time=time,
             notes=notes,
+            task=named,
         )
 
     def taken(self, rows: np.ndarray) -> Dataset:
@@ -202,6 +213,7 @@ class Dataset:
             published=self.published,
             time=None if self.time is None else self.time[rows],
             notes=self.notes,
+            task=self.task,
         )
 
     def in_order(self) -> Dataset:
@@ -232,7 +244,7 @@ class Dataset:
                 f"{self.name}: found subset({samples}), expected at least one sample; for chosen "
                 "rows: taken(np.sort(rows))"
             )
-        y = self.merged()[1].cpu().numpy()
+        y = self.outcomes
         if samples >= len(y):
             return self
         rng = generator(seed, "subset")
@@ -277,23 +289,15 @@ class Dataset:
                 )
 
     @property
-    def is_labelled(self) -> bool:
-        """Whether the labels are known."""
-        return not self.train[1].isnan().any()
-
-    @property
-    def task(self) -> Task:
-        """The task that the type of the labels implies: classification, binary or regression.
-
-        Raises `UnalikeError` if the labels are not known.
-        """
-        if not self.is_labelled:
+    def known_task(self) -> Task:
+        """The task. Raises `UnalikeError` if the labels are not known."""
+        if self.task is None:
             raise UnalikeError(
                 f"the labels of {self.name} are not known, so it can only be "
                 "predicted (run.predict); to train or evaluate, name the column to "
                 "predict, with --target COLUMN or in Python target='COLUMN'"
             )
-        return task_for(self.train[1])
+        return self.task
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -312,6 +316,12 @@ class Dataset:
             return np.arange(len(self._whole[1]))
         return np.unique(self.groups[self.unit], return_inverse=True)[1]
 
+    @property
+    def outcomes(self) -> np.ndarray:
+        """One number of each sample's label, [N], training samples first, by which divisions are stratified (`Task.outcome`)."""
+        y = self._whole[1] if self.task is None else self.task.outcome(self._whole[1])
+        return y.cpu().numpy()
+
     def merged(self) -> Pair:
         """Return the training samples and then the test samples as one (x, y)."""
         return self._whole
@@ -325,7 +335,7 @@ class Dataset:
 
         Args:
             y: Labels [N] of this data set.
-            task: The name of the other task.
+            task: The spec of the other task.
             names: The other data set's class names in order.
             owner: The name of the other data set for error messages.
 
@@ -336,8 +346,11 @@ class Dataset:
             UnalikeError: A class is unknown there, or the task cannot have these labels.
         """
         other = find_task(task)
-        if self.task == other and not other.takes_class_names:
+        if self.known_task == other and not other.takes_class_names:
             return y
+        if self.classes is None and not other.takes_class_names:
+            with suppress(UnalikeError):
+                return array_checks.labels(y, self.name, other)
         # The labels as the places of names: of the classes, or of whole numbers among amounts.
         if self.classes is not None:
             classes: list[str] | None = self.classes
@@ -349,12 +362,12 @@ class Dataset:
                 return self._numbered(places, classes, names or classes, owner)
             with suppress(ValueError):
                 values = torch.tensor([other.label_from_text(name) for name in classes])
-                return array_checks.labels(values[places], self.name)
+                return array_checks.labels(values[places], self.name, other)
         examples = classes
         if examples is None:
-            examples = [f"{value:g}" for value in y[:5].tolist()]
+            examples = [f"{value:g}" for value in y.flatten()[:5].tolist()]
         raise UnalikeError(
-            f"{self.name}: the labels are {self.task.labels_in_words} "
+            f"{self.name}: the labels are {self.known_task.labels_in_words} "
             f"({', '.join(examples[:5])}); {owner} has {other.labels_in_words}: write the labels "
             "as it has them"
         )

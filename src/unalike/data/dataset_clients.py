@@ -44,7 +44,9 @@ def clients_of_datasets(datasets: Mapping[str, Dataset]) -> DatasetClients:
         for split, pair in (("train", dataset.train), ("test", dataset.test)):
             if pair is not None:
                 x, y = pair
-                labels = dataset.labelled(y, first.task.name, classes, f"client {first_name!r}")
+                labels = dataset.labelled(
+                    y, first.known_task.spec, classes, f"client {first_name!r}"
+                )
                 splits[split] = (x, labels)
         clients.append(ClientData(**splits, name=name))
     return DatasetClients(clients, classes, first.encoding)

@@ -16,6 +16,7 @@ from unalike._utils.notebook import bubbles, paragraph
 from unalike._utils.registry import figures
 from unalike.core.inputs import Inputs, map_inputs, row_count, sample_shape, take_rows
 from unalike.core.nests import tensors_of
+from unalike.core.tasks.registry import task_for
 from unalike.core.tasks.task import Task
 from unalike.core.types import Batch
 from unalike.data.array_checks import Pair
@@ -67,7 +68,7 @@ class Population(Sequence[ClientData]):
 
     Shapes:
         x: [N, C, H, W], [N, D] or [N, T].
-        y: [N].
+        y: [N]; [N, ...] of tasks with several numbers a label.
 
     Raises:
         UnalikeError: Lengths do not fit together, or an index is not in 0..N-1.
@@ -182,6 +183,11 @@ class Population(Sequence[ClientData]):
         """The argument `classes` of `ua.model`: the number of classes; None (one output) for binary and regression."""
         classes = None if self.classes is None else len(self.classes)
         return self.task.outputs(classes, self.y.shape[1:])
+
+    @property
+    def task_to_name(self) -> str | None:
+        """The spec of the task, for files; None where the type of the labels implies it."""
+        return None if task_for(self.y).of(self.classes) == self.task else self.task.spec
 
     @property
     def sizes(self) -> np.ndarray:

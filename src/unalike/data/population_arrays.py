@@ -54,7 +54,7 @@ def join_clients(
         task = find_task(task)
     elif task is None:
         task = task_for(first_labels)
-    labels = {owner: _labels(pair[1], task, owner) for owner, pair in blocks.items()}
+    labels = {owner: array_checks.labels(pair[1], owner, task) for owner, pair in blocks.items()}
     y = torch.cat([*labels.values()])
     if task == task_for(y):  # as anyone would read them
         array_checks.note_truths(y, "the clients")
@@ -83,21 +83,4 @@ def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
 def _kind(x: Tensor) -> str:
     """The shape of inputs and the type of their numbers, in words."""
     shape = ["N", *(str(length) for length in x.shape[1:])]
-    return f"[{', '.join(shape)}] of {_type_name(x.dtype)}"
-
-
-def _type_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _labels(y: Tensor, task: Task, owner: str) -> Tensor:
-    """Convert labels to the task's dtype. Raises `UnalikeError` if that would round a label or merge two."""
-    expected = task.label_type
-    converted = y.to(expected)
-    if (converted.to(y.dtype) != y).any():
-        raise UnalikeError(
-            f"{owner}: labels are {_type_name(y.dtype)} in "
-            f"{y.min().item()}..{y.max().item()}, which task {task.name} cannot take; "
-            f"expected {_type_name(expected)}, or another task="
-        )
-    return converted
+    return f"[{', '.join(shape)}] of {array_checks.type_name(x.dtype)}"

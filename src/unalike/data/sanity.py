@@ -66,7 +66,8 @@ def _of_label(label: Tensor, classes: list[str] | None) -> str:
     """A label in words, as the end of a sentence about samples that all have it."""
     if classes:
         return f"is of the class {classes[int(label)]!r}"
-    return f"has the target {label.item():g}"
+    numbers = ", ".join(f"{value:g}" for value in label.flatten().tolist())
+    return f"has the target {numbers}"
 
 
 def _of_clients(population: Population) -> list[str]:

@@ -217,13 +217,14 @@ class Encoding:
     """The encoding of a table: its number columns, their gap columns, then its categories; or one column of `words`.
 
     It holds plain values only, so that it can be saved, agreed on and applied by others. `fit` and `fit_words` make one. `target`
-    is the column to predict, or its comparison with a value. It makes no input, so encodings of two targets may be equal.
+    is the column to predict, or its comparison with a value; or the columns of labels of several numbers. It makes no input, so
+    encodings of two targets may be equal.
     """
 
     numbers: tuple[Number, ...] = ()
     categories: tuple[Category, ...] = ()
     words: Words | None = None
-    target: str | None = field(default=None, compare=False)
+    target: str | tuple[str, ...] | None = field(default=None, compare=False)
 
     @property
     def width(self) -> int:

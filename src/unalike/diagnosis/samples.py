@@ -104,7 +104,7 @@ class ClientSamples:
         rows = Ragged.of(population.train[int(k)] for k in clients)
         places = rows.values.astype(np.int64)
         index = torch.from_numpy(places)
-        y = population.y.cpu()[index].numpy()
+        y = population.task.outcome(population.y).cpu()[index].numpy()
         if population.classes is None:
             labels, classes = _label_ranges(y)
         else:

@@ -75,7 +75,7 @@ class StackedBatches(Mapping[str, Inputs]):
     def transformed(self, x: Tensor) -> StackedBatches:
         """The same batches with other samples `x` [K, T, B, ...]."""
         index = torch.arange(self.index.numel(), device=self.index.device).view(self.index.shape)
-        return replace(self, samples=x.flatten(0, 2), labels=self.y.flatten(), index=index)
+        return replace(self, samples=x.flatten(0, 2), labels=self.y.flatten(0, 2), index=index)
 
     def at_once(self, times: int) -> StackedBatches:
         """`times` batches of all rows, of batches that are filled one after the other."""
@@ -89,7 +89,8 @@ class StackedBatches(Mapping[str, Inputs]):
 
     @cached_property
     def y(self) -> Tensor:
-        return self.labels.index_select(0, self.index.flatten()).view(self.index.shape)
+        rows = self.labels.index_select(0, self.index.flatten())
+        return rows.unflatten(0, self.index.shape)
 
     @cached_property
     def weight(self) -> Tensor:

@@ -266,7 +266,11 @@ class Conditioner(Part):
 
     def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
         """The facts of `describe`, under the part's name."""
-        outputs = settings.task.outputs(settings.classes, data.y.shape[1:])
+        task = settings.task
+        outputs = task.outputs(settings.classes, data.y.shape[1:])
+        if task.label_shape is not None:
+            # what such a label says besides its outcome, as an exposure, is no statistic of labels
+            data = data._replace(y=task.outcome(data.y))
         return {self.name: self.describe(data, outputs)}
 
     @abstractmethod

@@ -32,10 +32,10 @@ class ConstantPrediction(NamedTuple):
     @classmethod
     def of(cls, metric: Metric, classes: int | None) -> Self:
         """The constant prediction for a task with so many classes (None: regression) that is decided by `metric`."""
+        if metric.name in ("roc_auc", "label_roc_auc", "c_index"):
+            return cls("the same risk", metric.name, 0.5)
         if classes is None:
             return cls("the mean of the test samples", "r2", 0.0)
-        if metric.name == "roc_auc":
-            return cls("the same risk", metric.name, 0.5)
         shows = classes > 1 and metric.name in ("accuracy", "macro_f1", "balanced_accuracy")
         return cls("the most frequent class", "balanced_accuracy" if shows else "", 1 / classes)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks.task import Task
+from unalike.core.tasks.task import CLASSES, SQUARED_ERROR, Task
 from unalike.metrics.metrics import (
     Metrics,
     RunMetrics,
@@ -39,11 +39,11 @@ COUNTS = ("true", "guessed", "right")
 class MetricSums:
     """Sums over `n` test samples.
 
-    `loss` is the sum of the losses (None: not finite). For a task with `METRICS_OF_COUNTS`, for each class `true` counts its
-    samples, `guessed` its predictions and `right` its correct predictions. For one with `METRICS_OF_MOMENTS`, `moments` are the
-    sums of the absolute errors, of the labels and of their squares. `computed_by_client` holds the metrics of these samples that
-    cannot be computed from the other fields (None: not defined). In the sum of two `MetricSums` only those are left that are means
-    over samples.
+    `loss` is the sum of the losses (None: not finite). For a task of classes, for each class `true` counts its samples, `guessed`
+    its predictions and `right` its correct predictions. For one whose loss is the squared error, `moments` are the sums of the
+    absolute errors, of the labels and of their squares. `computed_by_client` holds the metrics of these samples that cannot be
+    computed from the other fields (None: not defined). In the sum of two `MetricSums` only those are left that are means over
+    samples.
     """
 
     n: int = 0
@@ -72,9 +72,9 @@ class MetricSums:
         sums = cls(n, loss, computed_by_client=computed)
 
         # the sums that the metrics of the task follow from
-        if _names_one_of(METRICS_OF_MOMENTS, task):
+        if has_moments(task):
             sums = replace(sums, moments=_moments(scores))
-        if _names_one_of(METRICS_OF_COUNTS, task):
+        if has_counts(task):
             labels = scores.y.astype(np.int64)
             guesses = scores.predicted.astype(np.int64)
             width = int(max(labels.max(), guesses.max())) + 1
@@ -108,9 +108,8 @@ class MetricSums:
             return metrics
         # a class without samples divides by zero
         with np.errstate(invalid="ignore"):
-            for name in task.metrics:
-                if name in FROM_SUMS:
-                    metrics[name] = FROM_SUMS[name](self)
+            for name, formula in formulas_of_sums(task).items():
+                metrics[name] = formula(self)
         known = {
             name: value for name, value in self.computed_by_client.items() if value is not None
         }
@@ -185,10 +184,9 @@ class MetricSums:
             raise UnalikeError(
                 "the loss of metric sums is not a number of 0 or more that samples of float32 can have"
             )
-        has_counts = samples > 0 and _names_one_of(METRICS_OF_COUNTS, task)
-        _check_counts([fields[name] for name in COUNTS], n, classes if has_counts else 0)
-        has_moments = _names_one_of(METRICS_OF_MOMENTS, task)
-        _check_moments(fields["moments"], expected=3 if has_moments else 0, n=samples)
+        width = classes if samples > 0 and has_counts(task) else 0
+        _check_counts([fields[name] for name in COUNTS], n, width)
+        _check_moments(fields["moments"], expected=3 if has_moments(task) else 0, n=samples)
         names = names_computed_by_client(task, chosen)
         expected = {name: _metric(name, chosen) for name in names}
         _check_computed(fields["computed_by_client"], expected)
@@ -239,30 +237,44 @@ def _r2(sums: MetricSums) -> float:
 
 FormulaOfSums = Callable[[MetricSums], float]
 
-METRICS_OF_LOSSES: dict[str, FormulaOfSums] = {
-    "loss": lambda sums: sums.mean_loss,
-    "rmse": lambda sums: sums.mean_loss**0.5,
-}
+METRICS_OF_LOSSES: dict[str, FormulaOfSums] = {"loss": lambda sums: sums.mean_loss}
 METRICS_OF_COUNTS: dict[str, FormulaOfSums] = {
     "accuracy": _accuracy,
     "macro_f1": _macro_f1,
     "balanced_accuracy": _balanced_accuracy,
 }
 METRICS_OF_MOMENTS: dict[str, FormulaOfSums] = {"mae": _mae, "r2": _r2}
-FROM_SUMS = METRICS_OF_LOSSES | METRICS_OF_COUNTS | METRICS_OF_MOMENTS
-"""Metric of a task -> its formula, for those that follow from sums over samples. Clients compute the others themselves."""
+METRICS_OF_SQUARED_ERRORS: dict[str, FormulaOfSums] = {
+    "rmse": lambda sums: sums.mean_loss**0.5,
+    **METRICS_OF_MOMENTS,
+}
 
 
-def _names_one_of(metrics: Mapping[str, FormulaOfSums], task: Task) -> bool:
-    """Whether a task has one of these metrics, so that their sums are taken."""
-    return any(name in metrics for name in task.metrics)
+def formulas_of_sums(task: Task) -> dict[str, FormulaOfSums]:
+    """Metric of a task -> its formula, for those that follow from sums over samples. Clients compute the others themselves."""
+    formulas = dict(METRICS_OF_LOSSES)
+    if task.offers(CLASSES):
+        formulas |= METRICS_OF_COUNTS
+    if task.offers(SQUARED_ERROR):
+        formulas |= METRICS_OF_SQUARED_ERRORS
+    return {name: formulas[name] for name in task.metrics if name in formulas}
+
+
+def has_counts(task: Task) -> bool:
+    """Whether a task has a metric that follows from counts of its classes, so that they are taken."""
+    return not METRICS_OF_COUNTS.keys().isdisjoint(formulas_of_sums(task))
+
+
+def has_moments(task: Task) -> bool:
+    """Whether a task has a metric that follows from moments of its labels, so that they are taken."""
+    return not METRICS_OF_MOMENTS.keys().isdisjoint(formulas_of_sums(task))
 
 
 def names_computed_by_client(
     task: Task, chosen: RunMetrics = MappingProxyType({})
 ) -> tuple[str, ...]:
     """The metrics that each client computes from its own samples, because sums and counts do not give them."""
-    from_sums = [name for name in task.metrics if name in FROM_SUMS]
+    from_sums = formulas_of_sums(task)
     names = [name for name in (*chosen, *task.metrics) if name not in from_sums]
     return tuple(dict.fromkeys(names))
 

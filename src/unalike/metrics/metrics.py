@@ -5,9 +5,9 @@ accuracy           correct / samples
 macro_f1           mean of 2 TP / (2 TP + FP + FN) over the classes among labels or predictions
 balanced_accuracy  mean recall over the classes among the labels
 roc_auc, average_precision       of two classes: area under the ROC curve, average precision; NaN where samples are of one class
-mae                of numbers: mean absolute error
-rmse, r2           of numbers whose loss is the squared error: its root, coefficient of determination (NaN for labels that are all
-                   the same)
+rmse, mae          of numbers: root of the mean squared error, mean absolute error
+r2                 of numbers: coefficient of determination (NaN for labels that are all the same)
+                   of several numbers a sample each is the mean over them
 
 A task names those that it has (`Task.metrics`).
 Metrics that are chosen by name (`named_metrics`) come in front of these, those of the user's own behind them.
@@ -22,11 +22,11 @@ from types import MappingProxyType
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks.task import Task
+from unalike.core.tasks.task import Formula, Task
 from unalike.metrics import areas
 from unalike.metrics.areas import TieGroups
 from unalike.metrics.columns import check_name
-from unalike.metrics.named_metrics import Formula, Metric, metric_named, own_metric
+from unalike.metrics.named_metrics import Metric, metric_named, own_metric
 from unalike.metrics.scoring import Scores
 
 Metrics = dict[str, float]
@@ -37,6 +37,8 @@ RunMetrics = Mapping[str, Metric]
 """Column -> metric, for the metrics that a run computes besides those of its task."""
 CountFormula = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """Counts [K, C] of the samples, the predictions and the correct predictions of each class -> the metric of each client [K]."""
+NumberFormula = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Labels and predictions [n], one number a sample -> the metric of each client [K]."""
 LEADING_METRICS = ("loss", "accuracy", "macro_f1", "rmse")
 """Metrics that come first among the columns."""
 MAX_COUNTS_AT_ONCE = 2**22
@@ -69,6 +71,13 @@ class Grouped:
     def mean(self, values: np.ndarray) -> np.ndarray:
         """Means by client of one value per sample; NaN for a client without samples."""
         return self.sum(values) / self.sizes
+
+    def by_number(self, formula: NumberFormula) -> np.ndarray:
+        """`formula` of labels and predictions [n], by client; where these are several numbers a sample, the mean over them."""
+        y, predicted = self.scores.y, self.scores.predicted
+        if y.ndim == 1:
+            return formula(y, predicted)
+        return np.mean([formula(a, b) for a, b in zip(y.T, predicted.T, strict=True)], axis=0)
 
     @cached_property
     def margin(self) -> np.ndarray:
@@ -170,24 +179,37 @@ def accuracy(grouped: Grouped) -> np.ndarray:
 
 
 def rmse(grouped: Grouped) -> np.ndarray:
-    """The root of the mean squared error, which is the loss."""
-    return np.sqrt(grouped.mean(grouped.scores.loss))
+    """The root of the mean squared error."""
+
+    def of_number(y: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        return np.sqrt(grouped.mean((predicted - y) ** 2))
+
+    return grouped.by_number(of_number)
 
 
 def mae(grouped: Grouped) -> np.ndarray:
     """The mean absolute error."""
-    return grouped.mean(np.abs(grouped.scores.predicted - grouped.scores.y))
+
+    def of_number(y: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        return grouped.mean(np.abs(predicted - y))
+
+    return grouped.by_number(of_number)
 
 
 def r2(grouped: Grouped) -> np.ndarray:
     """1 - (sum of squared errors) / (sum of squared distances of the labels from their mean)."""
-    y = grouped.scores.y.astype(np.float64)
-    distances = y - grouped.mean(y)[grouped.owner]
-    return determination(
-        errors=grouped.sum(grouped.scores.loss),
-        variation=grouped.sum(distances**2),
-        squares=grouped.sum(y**2),
-    )
+
+    def of_number(y: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        squared_errors = (predicted - y) ** 2
+        y = y.astype(np.float64)
+        distances = y - grouped.mean(y)[grouped.owner]
+        return determination(
+            errors=grouped.sum(squared_errors),
+            variation=grouped.sum(distances**2),
+            squares=grouped.sum(y**2),
+        )
+
+    return grouped.by_number(of_number)
 
 
 def determination(errors: np.ndarray, variation: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -272,6 +294,6 @@ def per_client(
             if is_of_task and name in FORMULAS:
                 values = FORMULAS[name](grouped)
             else:
-                values = grouped.one_by_one(name, metric)
+                values = grouped.one_by_one(name, task.formula(name) or metric)
             columns[name] = values.tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

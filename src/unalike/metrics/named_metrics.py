@@ -11,6 +11,7 @@ registers functions without required arguments which return a `Metric`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,15 +22,20 @@ import numpy as np
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.spec import parse_one
-from unalike.core.tasks.task import CLASSES, NUMBERS, Task
+from unalike.core.tasks.task import (
+    CLASSES,
+    EVENT_TIMES,
+    EXPECTED_COUNTS,
+    NUMBERS,
+    SEVERAL_LABELS,
+    Formula,
+    Task,
+)
 from unalike.metrics import areas
 from unalike.metrics.areas import TieGroups
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Formula = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
-"""Labels [n], predictions [n] and logits ([n] for binary tasks and regression, else [n, C]) -> the metric."""
 
 registry = Registry("metric", home="unalike.metrics.named_metrics")
 
@@ -46,7 +52,7 @@ class Metric:
         sign: +1 if higher is better, -1 if lower is; 0 if it is not known, as of a function that a user gives.
         title: heading of a column.
         word: name in a sentence.
-        needs_of_task: trait of the tasks for which it is defined, "classes" or "numbers"; empty for all tasks.
+        needs_of_task: trait of the tasks for which it is defined, such as "classes" or "numbers"; empty for all tasks.
         formula: computes it from the samples; None for a metric that only the tasks have which name it among their own.
         low: smallest possible value.
         high: largest possible value.
@@ -349,6 +355,72 @@ def _median_error(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray)
     return float(np.median(np.abs(labels - predicted)))
 
 
+def _poisson_deviance(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    """2 mean_b of count_b log(count_b / mu_b) - count_b + mu_b, with 0 log 0 = 0."""
+    from scipy.special import xlogy
+
+    counts = labels.astype(np.float64)
+    expected = predicted.astype(np.float64)
+    return float(2 * np.mean(xlogy(counts, counts / expected) - counts + expected))
+
+
+def _subset_accuracy(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    return float((labels == predicted).all(1).mean())
+
+
+def _f1(right: np.ndarray, true: np.ndarray, guessed: np.ndarray) -> np.ndarray:
+    """2 TP / (2 TP + FP + FN) from counts; NaN where nothing is true and nothing guessed."""
+    with np.errstate(invalid="ignore"):
+        return 2 * right / (true + guessed)
+
+
+def _micro_f1(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    return float(_f1((labels & predicted).sum(), labels.sum(), predicted.sum()))
+
+
+def _label_f1(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    by_label = _f1((labels & predicted).sum(0), labels.sum(0), predicted.sum(0))
+    occurs = ~np.isnan(by_label)
+    return float(by_label[occurs].mean()) if occurs.any() else np.nan
+
+
+def _label_roc_auc(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    areas_of_labels = [
+        _roc_auc(labels[:, k], predicted[:, k], logits[:, k]) for k in range(labels.shape[1])
+    ]
+    defined = [area for area in areas_of_labels if not math.isnan(area)]
+    return float(np.mean(defined)) if defined else np.nan
+
+
+def _c_index(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
+    """Harrell's C, in O(n log n) comparisons: from the latest time on, each event is compared with those that outlast it."""
+    time, event = labels.T
+    if not np.isfinite(predicted).all():
+        return np.nan
+    # of equal times, those without an event outlast those with one, so they come first
+    order = np.lexsort((event, -time))
+    outlasting: list[float] = []
+    simultaneous: list[float] = []
+    pairs = 0
+    concordant = 0.0
+    previous = math.nan
+    for moment, has_event, risk in zip(time[order], event[order], predicted[order], strict=True):
+        if moment != previous:
+            for ended in simultaneous:
+                insort(outlasting, ended)
+            simultaneous.clear()
+            previous = moment
+        if not has_event:
+            insort(outlasting, risk)
+            continue
+        lower = bisect_left(outlasting, risk)
+        equal = bisect_right(outlasting, risk) - lower
+        concordant += lower + equal / 2
+        pairs += len(outlasting)
+        simultaneous.append(risk)
+    return concordant / pairs if pairs else np.nan
+
+
 @registry.register("sensitivity_at")
 def sensitivity_at(*, specificity: float = 0.95, positive: str | None = None) -> Metric:
     """Sensitivity at a given specificity.
@@ -396,6 +468,13 @@ SUMMARIES = {
     "mae": "Mean absolute error.",
     "rmse": "Root of the mean squared error.",
     "median_absolute_error": "Median of the absolute errors.",
+    "poisson_deviance": "Mean Poisson deviance of counts from the expected ones.",
+    "subset_accuracy": "Share of samples of which all labels are predicted correctly.",
+    "micro_f1": "F1 score of all labels of all samples together (f1_micro in scikit-learn).",
+    "label_f1": "Mean F1 score over the labels that occur (f1_macro of several labels in scikit-learn).",
+    "label_roc_auc": "Mean area under the ROC curve over the labels that have both values.",
+    "c_index": "Concordance of risks and times to an event: share of comparable pairs in the right order (Harrell).",
+    "integrated_brier": "Mean Brier score over time, weighted for censoring; of tasks that give probabilities at times.",
 }
 ATTACK_SUCCESS = Metric(
     "attack_success", -1, "Attack success", "success rate of the backdoor", percent=True
@@ -431,7 +510,7 @@ KNOWN = {
             "log_loss", -1, "Log loss", "log loss", formula=_log_loss, high=np.inf, is_mean=True
         ),
         Metric("rmse", -1, "RMSE", "RMSE", NUMBERS, high=np.inf),
-        Metric("mae", -1, "MAE", "MAE", NUMBERS, high=np.inf),
+        Metric("mae", -1, "MAE", "MAE", NUMBERS, high=np.inf, is_mean=True),
         Metric("r2", +1, "R²", "R²", NUMBERS, low=-np.inf),
         Metric(
             "median_absolute_error",
@@ -440,6 +519,54 @@ KNOWN = {
             "median absolute error",
             NUMBERS,
             _median_error,
+            high=np.inf,
+        ),
+        Metric(
+            "poisson_deviance",
+            -1,
+            "Poisson deviance",
+            "mean Poisson deviance",
+            EXPECTED_COUNTS,
+            _poisson_deviance,
+            high=np.inf,
+            is_mean=True,
+        ),
+        Metric(
+            "subset_accuracy",
+            +1,
+            "Subset accuracy",
+            "subset accuracy",
+            SEVERAL_LABELS,
+            _subset_accuracy,
+            percent=True,
+            is_mean=True,
+        ),
+        Metric("micro_f1", +1, "Micro-F1", "micro F1", SEVERAL_LABELS, _micro_f1, percent=True),
+        Metric(
+            "label_f1",
+            +1,
+            "F1 of labels",
+            "mean F1 of the labels",
+            SEVERAL_LABELS,
+            _label_f1,
+            percent=True,
+        ),
+        Metric(
+            "label_roc_auc",
+            +1,
+            "ROC AUC of labels",
+            "mean ROC AUC of the labels",
+            SEVERAL_LABELS,
+            _label_roc_auc,
+            percent=True,
+        ),
+        Metric("c_index", +1, "C-index", "C-index", EVENT_TIMES, _c_index),
+        Metric(
+            "integrated_brier",
+            -1,
+            "Integrated Brier",
+            "integrated Brier score",
+            EVENT_TIMES,
             high=np.inf,
         ),
         Metric("loss", -1, "Loss", "loss", needs_of_task="", high=np.inf),

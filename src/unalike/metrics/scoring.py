@@ -20,7 +20,7 @@ from unalike.core.inputs import (
 )
 from unalike.core.model import Model
 from unalike.core.nests import tensors_of
-from unalike.core.tasks.task import Task
+from unalike.core.tasks.task import SEPARATE_LOSSES, Task
 from unalike.core.types import Context, Tree
 from unalike.loops import crew as compiled_loops
 
@@ -42,6 +42,8 @@ DEVICE_BYTES = 2**25
 @dataclass(frozen=True)
 class Scores:
     """One entry per test sample: its client, its loss, its label, the prediction and the logits.
+
+    Label and prediction are those that metrics compare (`Task.scored`).
 
     Logits are [n] for one output and [n, C] for classes; for more than two they are kept only where asked for (else [n, 0]).
     """
@@ -94,18 +96,35 @@ def score(
 
     With `index` [n] the samples are these of x.
     """
-    losses, predicted, kept_logits = [], [], []
+    losses, compared, predicted, kept_logits = [], [], [], []
     for some, labels in zip(outputs(predict, x, index), y.split(rows_at_once(x)), strict=True):
-        losses.append(task.losses(some, labels))
-        predicted.append(task.predict(some))
+        if task.offers(SEPARATE_LOSSES):
+            losses.append(task.losses(some, labels))
+        else:
+            losses.append(some)
+        label, prediction = task.scored(some, labels)
+        compared.append(label)
+        predicted.append(prediction)
         kept_logits.append(task.scored_logits(some, wanted=logits))
+    loss = torch.cat(losses)
+    if not task.offers(SEPARATE_LOSSES):
+        loss = _losses_within_clients(task, loss, y, client)
     return Scores(
         client=client,
-        loss=torch.cat(losses).cpu().numpy(),
-        y=y.cpu().numpy(),
+        loss=loss.cpu().numpy(),
+        y=torch.cat(compared).cpu().numpy(),
         predicted=torch.cat(predicted).cpu().numpy(),
         logits=torch.cat(kept_logits).cpu().numpy(),
     )
+
+
+def _losses_within_clients(task: Task, logits: Tensor, y: Tensor, client: np.ndarray) -> Tensor:
+    """The losses [n] of a task that compares samples: each with those of its own client, so that no piece of them matters."""
+    losses = torch.zeros(len(y), device=logits.device)
+    for owner in np.unique(client):
+        rows = torch.from_numpy(np.flatnonzero(client == owner)).to(logits.device)
+        losses[rows] = task.losses(logits[rows], y[rows])
+    return losses
 
 
 def outputs(predict: Predict, x: Inputs, index: Tensor | None = None) -> Iterator[Tensor]:

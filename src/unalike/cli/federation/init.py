@@ -104,12 +104,6 @@ def command(
     table: dict[str, Any],
     shape: Shape = None,
     classes: Classes = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="classification (unless given), binary or regression.", show_default=False
-        ),
-    ] = None,
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Samples are integers, as for text.")
     ] = False,
@@ -147,19 +141,19 @@ def command(
     accept = table.get("accept", False)
 
     # one of three sources says what a sample is
-    by_hand = shape is not None or classes is not None or task is not None or tokens
+    by_hand = shape is not None or classes is not None or tokens
     sources = [like is not None, bool(summary), by_hand]
     if sum(sources) > 1:
         raise UnalikeError(
-            "--like FILE or --summary FILE already defines the samples; give one of them, and leave out --shape, --classes, --task "
-            "and --tokens"
+            "--like FILE or --summary FILE already defines the samples; give one of them, and leave out --shape, --classes and "
+            "--tokens"
         )
     if summary:
         schema = schema_of(summary, accept=accept)
     elif like is not None:
         schema = schema_like(data_flags.spec(like, table), accept=accept)
     else:
-        schema = _typed_schema(shape, classes, task, tokens)
+        schema = _typed_schema(shape, classes, table.get("task"), tokens)
 
     # the server's samples are read with the sites' encoding, which has chosen the columns already
     reading = {
@@ -317,7 +311,7 @@ def schema_like(data: str, accept: bool = False) -> object:
             raise UnalikeError(
                 f"{doubt}. Every site gets the values that are agreed on; --accept keeps them"
             ) from None
-    return Schema.like(dataset.train[0], dataset.classes, dataset.task, dataset.encoding)
+    return Schema.like(dataset.train, dataset.classes, dataset.known_task, dataset.encoding)
 
 
 def schema_of(files: Sequence[Path], accept: bool = False) -> object:
@@ -332,12 +326,19 @@ def schema_of(files: Sequence[Path], accept: bool = False) -> object:
     encoding, target = agreed(summaries, accept)
     for coding in codings(summaries):
         print(f"{coding}")
-    return Schema((encoding.width,), target.classes or None, target.kind, False, encoding)
+    return Schema(
+        shape=(encoding.width,),
+        classes=target.classes or None,
+        task=target.kind,
+        encoding=encoding,
+        label_shape=target.label_shape,
+    )
 
 
 def _typed_schema(shape: str | None, classes: str | None, task: str | None, tokens: bool) -> object:
     """The schema that flags describe."""
     from unalike.core.tasks.classification import ASSUMED_TASK
+    from unalike.core.tasks.registry import find_task
     from unalike.federation.protocol.federation_file import Schema
 
     if shape is None:
@@ -353,5 +354,16 @@ def _typed_schema(shape: str | None, classes: str | None, task: str | None, toke
     class_names: Any = None
     if classes is not None:
         class_names = int(classes) if classes.isdecimal() else tuple(classes.split(","))
-    task = task or ASSUMED_TASK.name
-    return Schema(shape=sizes, classes=class_names, task=task, tokens=tokens)
+    # a task whose labels have as many numbers as there are labels, which are its classes here
+    named = ASSUMED_TASK if task is None else find_task(task)
+    label_shape = named.label_shape
+    if label_shape is None and named.label_dimensions:
+        label_shape = (class_names or 1,)
+        class_names = None
+    return Schema(
+        shape=sizes,
+        classes=class_names,
+        task=named.spec,
+        tokens=tokens,
+        label_shape=label_shape or (),
+    )

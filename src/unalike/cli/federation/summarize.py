@@ -40,13 +40,12 @@ def command(
     from unalike.data.sources.table_summary import summarize
 
     path = table_at(data, data_dir)
-    target = table.pop("target", None)
-    if path is None or target is None:
+    if path is None or not table.keys() & {"target", "time"}:
         missing = f"{data} is no table" if path is None else "found no --target"
         raise UnalikeError(
             f"{missing}; expected a table such as north.csv, and --target COLUMN, the column to predict"
         )
-    summary = summarize(path, target=target, least=least, **table)
+    summary = summarize(path, least=least, **table)
     summary.save(out)
     kinds = f"{len(summary.numbers)} columns of numbers, {len(summary.categories)} of categories"
     print(

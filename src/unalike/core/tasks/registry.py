@@ -9,13 +9,14 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.registry import Registry
+from unalike._utils.spec import parse_one
 from unalike.core.tasks.task import Task
 
 registry = Registry("task", home="unalike.core.tasks")
 """Name -> the class of the task; every file of the folder is read at the first look-up, and the entry points `unalike.tasks`."""
 
-TaskName = Annotated[str, AfterValidator(lambda name: find_task(name).name)]
-"""The name of a registered task, as a field of a validated class."""
+TaskName = Annotated[str, AfterValidator(lambda text: find_task(text).spec)]
+"""The spec of a registered task, as a field of a validated class."""
 
 DECLARED = ("name", "label_type", "labels_in_words")
 """The class attributes of a task without a default."""
@@ -40,9 +41,12 @@ def task(cls: T) -> T:
     return registry.register(cls.name)(dataclass(frozen=True)(cls))
 
 
-def find_task(name: str) -> Task:
-    """The task of this name. Raises `UnalikeError` for an unknown name."""
-    return registry[name]()
+def find_task(spec: str) -> Task:
+    """The task of a name, or of a name with parameters such as `discrete_survival(edges=(30, 90))`.
+
+    Raises `UnalikeError` for an unknown name, and for parameters that the task does not take.
+    """
+    return registry.build(parse_one(registry.spelled(spec)))
 
 
 def all_tasks() -> Iterator[Task]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.spec import Call
 from unalike.core.types import Batch
+
+Formula = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
+"""Labels [n, ...], predictions [n, ...] and logits ([n] for one output, else [n, C]) -> a metric."""
 
 CLASSES = "classes"
 """Trait: each label is one of several classes."""
@@ -20,11 +25,25 @@ TWO_CLASSES = "two classes"
 """Trait: there are two classes, so that a sample has a risk, and areas under curves exist."""
 NUMBERS = "numbers"
 """Trait: each label is a number, and the prediction an estimate of it."""
+SQUARED_ERROR = "squared error"
+"""Trait: the loss of a sample is its squared error, so that RMSE and R² of all clients follow from sums."""
+EXPECTED_COUNTS = "expected counts"
+"""Trait: each label is a count, and the prediction the count that is expected."""
+SEVERAL_LABELS = "several labels"
+"""Trait: each label is several truths, and the model has a logit for each."""
+EVENT_TIMES = "event times"
+"""Trait: each label is a time and whether an event ended it, and the prediction a risk."""
+SEPARATE_LOSSES = "separate losses"
+"""Trait: the loss of a sample depends on its own outputs and label alone. Every task has it unless it `compares_samples`."""
 
 IN_WORDS = {
     CLASSES: "classes (integer labels)",
     CLASS_LOGITS: "classes (integer labels)",
     NUMBERS: "numbers (float labels)",
+    EXPECTED_COUNTS: "counts",
+    SEVERAL_LABELS: "several true/false labels a sample",
+    EVENT_TIMES: "times to an event",
+    SEPARATE_LOSSES: "a loss of each sample by itself",
 }
 """Trait -> what a user has to give, where that is no task's name."""
 
@@ -47,10 +66,14 @@ class Task:
     """Type of the labels: int64, bool or float32."""
     label_dimensions: ClassVar[int] = 0
     """Dimensions of the label of one sample: 0 for labels [N]."""
+    label_shape: ClassVar[tuple[int, ...] | None] = None
+    """Shape of the label of one sample, where it is the same for all data, such as (2,) of a time and an event."""
     labels_in_words: ClassVar[str]
     """The labels in a message: classes, true/false, numbers."""
     traits: ClassVar[frozenset[str]] = frozenset()
     """The traits of the task, such as `CLASSES` or `NUMBERS`, for those who need one of them."""
+    compares_samples: ClassVar[bool] = False
+    """Whether the loss of a sample depends on the others of its batch, as in a risk set. Scores then compare a client's own."""
     class_names: ClassVar[tuple[str, ...]] = ()
     """The names of the classes, of a task that has the same ones for all data."""
 
@@ -65,7 +88,19 @@ class Task:
 
     def offers(self, need: str) -> bool:
         """Whether the task has the trait `need`; every task offers an empty one."""
+        if need == SEPARATE_LOSSES:
+            return not self.compares_samples
         return not need or need in self.traits
+
+    @property
+    def spec(self) -> str:
+        """The text from which `find_task` makes it: its name, with the parameters that differ from their defaults."""
+        changed = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                changed[field.name] = value
+        return str(Call(self.name, changed)) if changed else self.name
 
     def require(self, need: str, asker: str) -> None:
         """Raise `UnalikeError` if the task lacks the trait `need` of `asker`, a part or a plan."""
@@ -84,6 +119,25 @@ class Task:
     def takes(self, y: Tensor) -> bool:
         """Whether labels of this type are of this task where nobody names one. Default: the task is always named."""
         return False
+
+    def as_labels(self, y: Tensor) -> Tensor:
+        """Labels as they are given, in the shape of the task: without a further dimension of length 1, or with one that lacks.
+
+        Raises `ValueError` for labels of another shape, with the shape that was expected.
+        """
+        wanted = 1 + self.label_dimensions
+        if y.dim() == wanted + 1 and y.shape[-1] == 1:
+            return y.squeeze(-1)
+        if y.dim() == wanted - 1 and wanted > 1:
+            return y.unsqueeze(-1)
+        if y.dim() != wanted:
+            shape = ["N", *"LMK"[: self.label_dimensions]]
+            raise ValueError(f"expected [{', '.join(shape)}]")
+        return y
+
+    def outcome(self, y: Tensor) -> Tensor:
+        """One number of the label of each sample [N], by which divisions are stratified: the label, or the mean of several."""
+        return y if y.dim() == 1 else y.float().flatten(1).mean(1)
 
     def label_fault(self, y: Tensor, classes: int | None) -> str:
         """The fault of labels [N, ...] of the right type and shape; empty if there is none."""
@@ -139,6 +193,14 @@ class Task:
         """Predictions [B, ...] from logits [B, ...]."""
         raise NotImplementedError
 
+    def scored(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels and predictions [B, ...] that metrics compare: as they are, unless a label says more than its outcome."""
+        return y, self.predict(logits)
+
+    def formula(self, metric: str) -> Formula | None:
+        """The formula of one of its metrics, where it depends on the task's parameters; None: the metric has its own."""
+        return None
+
     def probabilities(self, logits: Tensor) -> Tensor | None:
         """The probability of each class [B, C] (of false and true for one logit); None without classes."""
         return None
@@ -159,3 +221,8 @@ class Task:
             return logits.flatten()
         # logits of many outputs would take most of the memory of an evaluation
         return logits if wanted else logits[:, :0]
+
+
+def in_columns(logits: Tensor) -> Tensor:
+    """Logits [B, L], or [B] of one output, as [B, L]."""
+    return logits.unsqueeze(1) if logits.dim() == 1 else logits

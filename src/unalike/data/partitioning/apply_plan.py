@@ -44,7 +44,7 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
         **indices,
         names=plan.names,
         classes=data.classes,
-        task=data.task,
+        task=data.known_task,
         plan=plan,
         clusters=plan.clusters,
         encoding=data.encoding,

@@ -174,7 +174,7 @@ def with_new_tests(
     clients: Population, seed: int, split: float, folds: int | None = None
 ) -> Population:
     """The clients with test samples drawn anew from their training and test samples, as `draw_tests` does; validation stays."""
-    labels = clients.y.cpu().numpy()
+    labels = clients.task.outcome(clients.y).cpu().numpy()
     draw = partial(draw_tests, labels=labels, seed=seed, split=split, folds=folds)
     return _with_tests(clients, draw)
 

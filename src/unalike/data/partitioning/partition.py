@@ -132,7 +132,7 @@ def partition(
 
     # The scheme divides the samples among the clients, and may say which of them test.
     y = (data.merged() if merge else data.train)[1]
-    labels = y.cpu().numpy()
+    labels = data.outcomes[: len(y)]
     held_out = (np.arange(len(y)) >= len(data.train[1])) & data.published
     division = _divide(
         spec,

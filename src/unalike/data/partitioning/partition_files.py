@@ -56,13 +56,18 @@ def write_partition(plan: PartitionPlan, folder: Path | str) -> Path:
 def write_clients(population: Population, folder: Path | str) -> Path:
     """Write the clients' samples: one folder per client with `train.npz`, `test.npz`, `val.npz`, each with `x` and `y`.
 
-    A split that a client lacks is not written. Errors are those of `write_partition`.
+    Labels that do not imply their task have its name as `task`. A split that a client lacks is not written. Errors are those of
+    `write_partition`.
     """
     root = _new_folder(folder)
+    task: dict[str, Any] = {}
+    if population.task_to_name is not None:
+        task["task"] = np.array(population.task_to_name)
     for client in population:
         place = _client_folder(root, client.name or "")
         for split, (x, y) in client.splits().items():
-            np.savez_compressed(place / f"{split}.npz", x=x.cpu().numpy(), y=y.cpu().numpy())
+            arrays = task | {"x": x.cpu().numpy(), "y": y.cpu().numpy()}
+            np.savez_compressed(place / f"{split}.npz", **arrays)
     return root
 
 

@@ -13,7 +13,7 @@ from unalike.data.sources.registry import formats, layouts
 
 KERAS = {"x_train": "train_x", "y_train": "train_y", "x_test": "test_x", "y_test": "test_y"}
 """Names in the archives of Keras -> ours."""
-NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit", "time")
+NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit", "time", "task")
 GROUP_PREFIX = "group_"
 Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs [N, ...] and labels [N] as stored in a file."""
@@ -26,7 +26,8 @@ def read_npz(path: Path) -> Dataset:
     Bytes of three or four dimensions are images and are divided by 255. [N, H, W] becomes [N, 1, H, W], and [N, H, W, C] with C
     of 1, 3 or 4 becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
     "hospital": one value per sample, training samples first. A text `unit` names the group whose values, such as
-    patients, are never divided between training and test samples. `time` [N] are the moments of the samples: later ones test.
+    patients, are never divided between training and test samples. `time` [N] are the moments of the samples: later ones test. A
+    text `task` names the task of labels whose type does not imply it, such as "counts" or "survival".
     """
     with reading(path, "an archive of plain arrays"):
         archive = np.load(path, allow_pickle=False)
@@ -69,6 +70,7 @@ def joined(
     groups: Mapping[str, np.ndarray] | None = None,
     unit: str | None = None,
     time: np.ndarray | None = None,
+    task: str | None = None,
 ) -> Dataset:
     """Make a data set of raw training and test arrays; they are joined while they are bytes, which halves the memory."""
     details: dict[str, Any] = {
@@ -76,6 +78,7 @@ def joined(
         "groups": groups or {},
         "unit": unit,
         "time": time,
+        "task": task,
     }
     if test is None:
         return Dataset(name, (images(train[0]), train[1]), **details)
@@ -119,7 +122,8 @@ def _dataset(path: Path, arrays: Mapping[str, np.ndarray], names: str) -> Datase
         if "classes" in arrays:
             classes = [_as_text(name) for name in arrays["classes"].tolist()]
         unit = str(arrays["unit"]) if "unit" in arrays else None
-    return joined(path.stem, train, test, classes, groups, unit, arrays.get("time"))
+        task = str(arrays["task"]) if "task" in arrays else None
+    return joined(path.stem, train, test, classes, groups, unit, arrays.get("time"), task)
 
 
 def _as_text(name: bytes | str) -> str:

@@ -27,7 +27,7 @@ def of_object(data: Any, encoding: Encoding | None = None, **options: Any) -> Da
         data: (x, y); a data frame, with the options of `read_table`; a torch `Dataset`, `Subset` or `DataLoader` with samples
             (x, y), of which a loader's order and batches are ignored; a `datasets.Dataset` or `DatasetDict`, with the options of
             `hub`, or with `target=` those of `read_table`. A mapping has such objects by the names "train" and "test", or by the
-            names of clients, which become the group "client".
+            names of clients, which become the group "client". Arrays and torch data take `task=` alone.
         encoding: The encoding to read a data frame with.
         options: The options of the reader.
 
@@ -49,13 +49,14 @@ def of_object(data: Any, encoding: Encoding | None = None, **options: Any) -> Da
 
     are_frames = all(hasattr(split, "iloc") for split in splits.values())
     if not are_frames:
+        task = options.pop("task", None)
         if options:
             raise UnalikeError(
                 f"found {', '.join(options)} beside a {type(data).__name__}, whose samples have no "
                 "options"
             )
         train = splits["train"]
-        return Dataset("data", train, splits.get("test"), class_names(train))
+        return Dataset("data", train, splits.get("test"), class_names(train), task=task)
     if len(splits) == 1:
         return call_reader(read_table, splits["train"], "the table", encoding, options)
 
@@ -68,6 +69,7 @@ def of_object(data: Any, encoding: Encoding | None = None, **options: Any) -> Da
 
 def _of_clients(clients: Mapping[Any, Any], encoding: Encoding | None, **options: Any) -> Dataset:
     """The samples of several clients, by their names."""
+    task = options.get("task")
     names = [str(name) for name in clients]
     values = list(clients.values())
     if not names:
@@ -88,7 +90,10 @@ def _of_clients(clients: Mapping[Any, Any], encoding: Encoding | None, **options
             f"found {kinds}, which may have test samples of their own; give them as clients, without "
             "data="
         )
-    pairs = [array_checks.pair(value, f"client {name!r}") for name, value in zip(names, values)]
+    pairs = [
+        array_checks.pair_for_any_task(value, f"client {name!r}")
+        for name, value in zip(names, values)
+    ]
     x = np.concatenate([x for x, _ in pairs])
     y = np.concatenate([y for _, y in pairs])
     clients_of_samples = np.repeat(names, [len(y) for _, y in pairs])
@@ -98,4 +103,5 @@ def _of_clients(clients: Mapping[Any, Any], encoding: Encoding | None, **options
         classes=class_names(values[0]),
         groups={CLIENT_GROUP: clients_of_samples},
         published=False,
+        task=task,
     )

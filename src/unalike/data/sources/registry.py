@@ -161,13 +161,13 @@ def a_fifth(
 def every_fifth(y: np.ndarray, units: np.ndarray | None = None) -> np.ndarray:
     """Mark the test samples of data without a published division, bool [N]: every fifth of each class, in order.
 
-    For regression (float labels) every fifth sample. A class with fewer than five samples has no test sample. With the `units` [N]
-    of the samples every fifth unit tests, by the label of its first sample.
+    Of numbers (float labels) and of labels with several dimensions every fifth sample. A class with fewer than five samples has no
+    test sample. With the `units` [N] of the samples every fifth unit tests, by the label of its first sample.
     """
     if units is not None:
         _, first, unit = np.unique(units, return_index=True, return_inverse=True)
         return every_fifth(y[first])[unit]
-    if y.dtype.kind == "f":
+    if y.dtype.kind == "f" or y.ndim > 1:
         return np.arange(len(y)) % 5 == 4
     # The rank of each sample among those of its label: its place in label order, from where the label begins.
     order = np.argsort(y, kind="stable")

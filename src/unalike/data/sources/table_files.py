@@ -29,7 +29,12 @@ from unalike.data.dataset import Dataset
 from unalike.data.giveaways import giveaways
 from unalike.data.sources.delimited import numbered, read_delimited, record_lines
 from unalike.data.sources.registry import a_fifth, ending, formats
-from unalike.data.sources.table_targets import check_classes, labels, with_target
+from unalike.data.sources.table_targets import (
+    check_classes,
+    labels_of_columns,
+    targets_of,
+    with_targets,
+)
 from unalike.data.table_encoding import Encoding, fit, fit_words
 from unalike.data.value_sets import refuse_spellings
 
@@ -85,7 +90,11 @@ VOCABULARY_WORDS = 20000
 def read_table(
     table: Any,
     *,
-    target: str | None = None,
+    target: Columns = (),
+    task: str | None = None,
+    offset: str | None = None,
+    time: str | None = None,
+    event: str | None = None,
     text: str | None = None,
     drop: Columns = (),
     group: Columns = (),
@@ -105,7 +114,7 @@ def read_table(
     accept: bool = False,
     encoding: Encoding | None = None,
 ) -> Dataset:
-    """One row per sample; `target` names the column to predict.
+    """One row per sample; `target` names the column to predict, or several.
 
     A target of texts, whole numbers or true/false is classes, numbered in sorted order, and so are two whole numbers written with
     decimals (0.0 and 1.0); other decimals are regression. A comparison such as "num > 0" is true/false, and
@@ -115,7 +124,13 @@ def read_table(
     Args:
         table: The file, or a data frame.
         target: The column to predict, or its comparison with a value or division by one; it must be named, but for a
-            table that is read with an `encoding`, which then has no labels.
+            table that is read with an `encoding`, which then has no labels. Several columns are several labels (true/false) or
+            amounts (numbers).
+        task: The task, where the target does not imply it (`unalike list tasks`), such as "counts".
+        offset: With task="counts": the column of the logarithm of the exposure, or "log(COLUMN)" of the exposure itself.
+        time: With a task of survival: the column of the time to the event, or to the end of observation. It takes the place of a
+            target, with `event`: the column that says whether the event happened, true/false or 1 and 0.
+        event: See `time`.
         text: The only column to read as a feature, as tokens; without it all other columns are features, encoded as
             `table_encoding.fit` says.
         drop: Columns to leave out.
@@ -128,7 +143,8 @@ def read_table(
             `unit`, every fifth unit) tests, where nothing else divides the rows.
         split_by: A column of dates or numbers by which the rows are divided: each client's later rows test, its earlier ones train;
             "admitted=%d/%m/%Y" says how dates are written. It is not a feature unless `date` names it, too.
-        regression: Read a target of whole numbers as regression (True), or one written with decimals as classes (False).
+        regression: Read a target of whole numbers as regression (True), or one written with decimals as classes (False); a `task`
+            decides for itself.
         length: The number of words that are read of each text.
         vocabulary: The size of the vocabulary of `text`.
         bag: Read `text` as rows of word counts, not as tokens.
@@ -165,14 +181,15 @@ def read_table(
     is_agreed = encoding is not None
     if encoding is not None:
         encoding = encoding.dated(frame, dates, where)
-        if labelled and target is None:
-            target = encoding.target
-    if target is None and encoding is not None:  # rows to predict
+    targets = targets_of(target, offset, time, event, where)
+    if encoding is not None and labelled and not targets:
+        targets = _several(encoding.target or ())
+    if not targets and encoding is not None:  # rows to predict
         require_columns(frame, [*drop, *group], where)
         groups = {column: frame[column].to_numpy() for column in group}
         x = new_rows(frame, encoding, where)
         return Dataset(name, (x, None), groups=groups, encoding=encoding)
-    if target is None:
+    if not targets:
         raise UnalikeError(
             f"{where} is a table with the columns {', '.join(map(str, frame))}; name "
             "the one to predict, with --target COLUMN or in Python ua.load(..., "
@@ -184,23 +201,24 @@ def read_table(
     if unit not in (None, ROWS_ALONE) and unit not in group:
         group.append(unit)
     named_columns = [*_several(split or ()), *_several(text or ())]
-    frame, column, source = with_target(frame, target, where, labelled_only)
+    frame, columns, sources = with_targets(frame, targets, where, labelled_only)
     require_columns(frame, [*drop, *group, *named_columns], where)
-    has_owner = _have_owners(frame, group, source, where, labelled_only, accept)
+    has_owner = _have_owners(frame, group, sources, where, labelled_only, accept)
     frame = frame[has_owner]
-    column = column[has_owner]
-    y, classes = labels(column, where, regression, accept)
+    columns = [column[has_owner] for column in columns]
+    y, classes, named = labels_of_columns(columns, where, task, regression, accept)
     if classes is not None and not is_agreed:
-        check_classes(column, len(classes), where)
+        check_classes(columns[0], len(classes), where)
 
     # Training rows come first, since the encoding is fitted on them alone; rows that belong together are on one side.
-    times = only_times(split_by, dates)
+    moment_columns = only_times(split_by, dates)
     is_divided = split is None and (labelled or not is_agreed)
-    read_otherwise = [source, *named_columns, *times]
+    read_otherwise = [*sources, *named_columns, *moment_columns]
     units = units_of(frame, unit, read_otherwise, group, where, are_sought=is_divided)
-    time = _times(frame, split_by, split, dates, where)
-    test = _test_rows(frame, y, split, units, time, where)
-    _note_dates(frame.drop(columns=[source]), is_divided and split_by is None, where)
+    moments = _times(frame, split_by, split, dates, where)
+    test = _test_rows(frame, y, split, units, moments, where)
+    is_random = is_divided and split_by is None
+    _note_dates(frame.drop(columns=list(dict.fromkeys(sources))), is_random, where)
     order = np.argsort(test, kind="stable")
     train = int((~test).sum())
     frame = frame.iloc[order]
@@ -209,22 +227,24 @@ def read_table(
         groups[units.name] = units.values[order]
 
     # The features: by the agreed encoding, of one column of text, or of all columns that nothing else is read from.
-    unread = [source, *drop, *_several(split or ())]
+    unread = [*sources, *drop, *_several(split or ())]
+    of_label = targets[0] if len(targets) == 1 else tuple(targets)
     owners = {name: frame[name] for name in group if name != unit}
-    unused = list(dict.fromkeys([*unread, *frame.columns.intersection([*groups]), *times]))
+    unused = list(dict.fromkeys([*unread, *frame.columns.intersection([*groups]), *moment_columns]))
     notes = [] if units is None else units.notes
     words = _words(text, length, vocabulary, bag, unused, where)
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)
         x = new_rows(frame, encoding, where)
     elif words is not None:
-        encoding = replace(words(frame, train), target=target)
+        encoding = replace(words(frame, train), target=of_label)
         x = encoding.apply(frame, where)
     else:
         features = frame.drop(columns=unused)
-        notes += giveaways(features, column.iloc[order], owners, where, accept)
+        for column in columns:
+            notes += giveaways(features, column.iloc[order], owners, where, accept)
         formats_of_dates = dates_of(features, dates, where)
-        encoding = replace(fit(features, train, where, formats_of_dates, accept), target=target)
+        encoding = replace(fit(features, train, where, formats_of_dates, accept), target=of_label)
         x = encoding.apply(frame, where)
     for note in notes:
         warn(note)
@@ -238,8 +258,9 @@ def read_table(
         encoding=encoding,
         unit=None if units is None else units.name,
         published=split is not None,
-        time=None if time is None else time[order],
+        time=None if moments is None else moments[order],
         notes=tuple(notes),
+        task=named,
     )
 
 
@@ -390,7 +411,7 @@ def _tests(column: pd.Series, where: str) -> np.ndarray:
 def _have_owners(
     frame: pd.DataFrame,
     group: Sequence[str],
-    source: str,
+    sources: Sequence[str],
     where: str,
     labelled_only: bool,
     accept: bool,
@@ -401,9 +422,9 @@ def _have_owners(
     accepted, for names that differ only in their spelling.
     """
     for name in group:
-        if name == source:
+        if name in sources:
             raise UnalikeError(
-                f"{where}: found {source!r} as the target and as the group, so that each owner has one label; name another column "
+                f"{where}: found {name!r} as the target and as the group, so that each owner has one label; name another column "
                 "for one of the two"
             )
         missing = frame[name].isna().to_numpy()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -22,6 +22,7 @@ from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.core.tasks.registry import TaskName, task_for
+from unalike.core.tasks.task import Task
 from unalike.data.belonging import ROWS_ALONE, units_of
 from unalike.data.columns import (
     FORMATS,
@@ -42,7 +43,12 @@ from unalike.data.columns import (
 from unalike.data.giveaways import giveaways
 from unalike.data.sources.registry import a_fifth
 from unalike.data.sources.table_files import opened
-from unalike.data.sources.table_targets import check_classes, labels, with_target
+from unalike.data.sources.table_targets import (
+    check_classes,
+    labels_of_columns,
+    targets_of,
+    with_targets,
+)
 from unalike.data.suspect_values import suspect_numbers
 from unalike.data.table_encoding import MOST_CATEGORIES, Category, Encoding, Number, category_of
 from unalike.data.value_sets import in_two_ways, side_by_side, two_numbers
@@ -121,12 +127,16 @@ class CategoryCounts:
 
 @validated
 class TargetNames:
-    """The column to predict: its kind, and the names of the frequent classes. `numbers`: the names are whole numbers."""
+    """The column to predict, or several: its kind, and the names of the frequent classes.
 
-    name: str
+    `numbers`: the names are whole numbers. `label_shape` is the shape of a label of several numbers.
+    """
+
+    name: str | tuple[str, ...]
     kind: TaskName
     classes: tuple[str, ...] = ()
     numbers: bool = False
+    label_shape: tuple[int, ...] = ()
 
 
 @validated
@@ -181,7 +191,11 @@ class TableSummary:
 def summarize(
     path: Path,
     *,
-    target: str,
+    target: str | Sequence[str] = (),
+    task: str | None = None,
+    offset: str | None = None,
+    time: str | None = None,
+    event: str | None = None,
     drop: Sequence[str] = (),
     group: Sequence[str] = (),
     unit: str | None = None,
@@ -203,28 +217,32 @@ def summarize(
     from pandas.api.types import is_bool_dtype
 
     where = path.name
-    frame, column, source = with_target(opened(path, **dialect), target, where, labelled_only)
-    unused = [source, *drop, *group]
+    targets = targets_of(target, offset, time, event, where)
+    frame, target_columns, sources = with_targets(
+        opened(path, **dialect), targets, where, labelled_only
+    )
+    unused = [*sources, *drop, *group]
     if unit not in (None, ROWS_ALONE):
         unused.append(unit)
     unused = list(dict.fromkeys([*unused, *only_times(split_by, date)]))
     require_columns(frame, unused, where)
-    y, classes = labels(column, where, regression, accept)
+    y, classes, named = labels_of_columns(target_columns, where, task, regression, accept)
     if classes is not None:
-        check_classes(column, len(classes), where)
+        check_classes(target_columns[0], len(classes), where)
 
     # The rows on which the site would train alone: no number of a test sample leaves it.
-    read_otherwise = [source, *only_times(split_by, date)]
+    read_otherwise = [*sources, *only_times(split_by, date)]
     units = units_of(frame, unit, read_otherwise, group, where)
-    time = None if split_by is None else moments_of(frame, split_by, date, where)
-    train = ~a_fifth(y, None if units is None else units.values, time)
+    moments = None if split_by is None else moments_of(frame, split_by, date, where)
+    train = ~a_fifth(y, None if units is None else units.values, moments)
     features = frame[train].drop(columns=unused)
     dates = dates_of(frame.drop(columns=unused), date, where)
     for note in [] if units is None else units.notes:
         warn(note)
     _warn_of_columns(features, dates, where)
-    for text in giveaways(features, column[train], {}, where, accept):
-        warn(text)
+    for column in target_columns:
+        for text in giveaways(features, column[train], {}, where, accept):
+            warn(text)
 
     numbers: list[NumberSums] = []
     categories: list[CategoryCounts] = []
@@ -249,7 +267,7 @@ def summarize(
         rows=len(features),
         least=least,
         columns=tuple(map(str, features)),
-        target=_target(column, y, classes, least),
+        target=_target(target_columns, y, classes, named, least),
         numbers=tuple(numbers),
         categories=tuple(categories),
     )
@@ -401,16 +419,31 @@ def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = ""
     )
 
 
-def _target(column: pd.Series, y: np.ndarray, classes: list[str] | None, least: int) -> TargetNames:
-    """The names of the target: of its classes those with `least` rows or more."""
+def _target(
+    columns: Sequence[pd.Series],
+    y: np.ndarray,
+    classes: list[str] | None,
+    named: Task | None,
+    least: int,
+) -> TargetNames:
+    """The names of the target: of its classes those with `least` rows or more. `named`: the task, where labels do not imply it."""
+    task = named or task_for(torch.from_numpy(y))
+    if len(columns) > 1:
+        several = tuple(str(column.name) for column in columns)
+        return TargetNames(several, task.spec, label_shape=_label_shape(y, task))
+    [column] = columns
     name = str(column.name)
-    task = task_for(torch.from_numpy(y))
     if classes is None:
-        return TargetNames(name, task.name)
+        return TargetNames(name, task.spec, label_shape=_label_shape(y, task))
     rows = np.bincount(y, minlength=len(classes))
     frequent = tuple(text for text, n in zip(classes, rows) if n >= least)
     is_numbers = kind_of(column) == NUMBERS
-    return TargetNames(name, task.name, frequent, is_numbers)
+    return TargetNames(name, task.spec, frequent, is_numbers)
+
+
+def _label_shape(y: np.ndarray, task: Task) -> tuple[int, ...]:
+    """The shape of one label in the form of the task."""
+    return tuple(task.as_labels(torch.from_numpy(y)).shape[1:])
 
 
 def _number(name: str, sums: Sequence[NumberSums]) -> Number:
@@ -499,7 +532,8 @@ def _agreed_target(summaries: Mapping[str, TableSummary]) -> TargetNames:
     expected = summary_of_first.target
     for site, summary in summaries.items():
         target = summary.target
-        if (target.name, target.kind) != (expected.name, expected.kind):
+        found = (target.name, target.kind, target.label_shape)
+        if found != (expected.name, expected.kind, expected.label_shape):
             raise UnalikeError(
                 f"the target of {site} is {target.name!r} ({target.kind}), that of "
                 f"{first} {expected.name!r} ({expected.kind}); expected the same "
@@ -511,4 +545,4 @@ def _agreed_target(summaries: Mapping[str, TableSummary]) -> TargetNames:
     # Whole numbers are sorted by value, as they are where one site has them all.
     is_numbers = all(summary.target.numbers for summary in summaries.values())
     ordered = sorted(names, key=int) if is_numbers else sorted(names)
-    return TargetNames(expected.name, expected.kind, tuple(ordered), is_numbers)
+    return replace(expected, classes=tuple(ordered), numbers=is_numbers)

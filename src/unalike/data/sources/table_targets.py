@@ -1,8 +1,10 @@
-"""Targets of tables: the column to predict, or an expression of it, and its values as labels."""
+"""Targets of tables: the columns to predict, or expressions of them, and their values as labels."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
 from operator import eq, ge, gt, le, lt, ne, truediv
 from typing import TYPE_CHECKING
@@ -10,6 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unalike._utils.errors import UnalikeError, warn
+from unalike.core.tasks.registry import find_task
+from unalike.core.tasks.task import CLASSES, Task
+from unalike.core.tasks.task import NUMBERS as NUMBER_LABELS
 from unalike.data.columns import (
     FEW_ROWS,
     NUMBERS,
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 
 EXPRESSION = re.compile(r"(.+?)\s*(<=|>=|==|!=|<|>|/)\s*(.+)")
 """A target such as `num > 0` or `cost / 1000`."""
+LOGARITHM = re.compile(r"log\((.+)\)")
+"""A target such as `log(days)` or `log(days / 365)`."""
 OPERATORS = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne, "/": truediv}
 MAX_CLASS_VALUES = 10
 """Most different whole numbers among decimals that may be classes."""
@@ -45,8 +52,13 @@ def with_target(
     source = target
     column = None
     if target not in frame.columns:
+        # the logarithm of another target, or an operator and a value
         expression = EXPRESSION.fullmatch(target)
-        if expression is not None:
+        logarithm = LOGARITHM.fullmatch(target)
+        if logarithm is not None:
+            frame, exposure, source = with_target(frame, logarithm[1], where, labelled_only)
+            column = _logarithm(exposure, target, where).rename(target)
+        elif expression is not None:
             source, mark, text = expression.groups()
             require_columns(frame, [source], where)
             column = _computed(frame[source], mark, text, target, where).rename(target)
@@ -64,6 +76,65 @@ def with_target(
     if missing.any():
         warn(f"{where}: left out {missing.sum()} of {len(column)} rows, which have no target")
     return frame[~missing], column[~missing], source
+
+
+def with_targets(
+    frame: pd.DataFrame, targets: Sequence[str], where: str, labelled_only: bool = False
+) -> tuple[pd.DataFrame, list[pd.Series], list[str]]:
+    """`with_target` of several targets: the rows that have all of them, the targets, and the columns that these come from."""
+    sources = []
+    for target in targets:
+        frame, _, source = with_target(frame, target, where, labelled_only)
+        sources.append(source)
+    columns = []
+    for target in targets:
+        _, column, _ = with_target(frame, target, where)
+        columns.append(column)
+    return frame, columns, sources
+
+
+def targets_of(
+    target: str | Sequence[str], offset: str | None, time: str | None, event: str | None, where: str
+) -> list[str]:
+    """The columns of the label in their order: the targets and the offset, or the time and the event.
+
+    Raises `UnalikeError` for one of the latter without the other, or beside a target.
+    """
+    targets = [target] if isinstance(target, str) else list(target)
+    if time is None and event is None:
+        return targets if offset is None else [*targets, offset]
+    if time is None or event is None or targets or offset is not None:
+        raise UnalikeError(
+            f"{where}: found target={target!r}, offset={offset!r}, time={time!r} and event={event!r}; expected a time and an event "
+            "together, and no target beside them"
+        )
+    return [time, event]
+
+
+def several_numbers(columns: Sequence[pd.Series], where: str) -> np.ndarray:
+    """Targets as labels of several numbers, [N, L]: booleans if all hold true/false, else float32.
+
+    Raises `UnalikeError` for texts.
+    """
+    kinds = [kind_of(column) for column in columns]
+    for column, kind in zip(columns, kinds, strict=True):
+        if kind not in (TRUTH, NUMBERS, Decimal.__name__):
+            raise UnalikeError(
+                f"{where}: the target {column.name!r} holds {kind}; expected numbers or true/false: convert it, or compare it with "
+                f"a value, as in '{column.name} == yes'"
+            )
+    is_truth = all(kind == TRUTH for kind in kinds)
+    numbers = [column.to_numpy(bool if is_truth else np.float32) for column in columns]
+    return np.stack(numbers, axis=1)
+
+
+def _logarithm(source: pd.Series, target: str, where: str) -> pd.Series:
+    """The natural logarithm of a column. Raises `UnalikeError` unless it holds numbers above 0."""
+    if kind_of(source) != NUMBERS or (source <= 0).any():
+        raise UnalikeError(
+            f"{where}: found the target or offset {target!r}, expected numbers above 0 in {source.name!r}"
+        )
+    return np.log(source)
 
 
 def _computed(source: pd.Series, mark: str, text: str, target: str, where: str) -> pd.Series:
@@ -190,3 +261,37 @@ def check_classes(column: pd.Series, classes: int, where: str) -> None:
             f"{where}: the target {column.name!r} has {classes} different values in "
             f"{len(column)} rows; expected classes that several rows share: {remedy}"
         )
+
+
+def labels_of_columns(
+    columns: Sequence[pd.Series],
+    where: str,
+    task: str | None = None,
+    regression: bool | None = None,
+    accept: bool = False,
+) -> tuple[np.ndarray, list[str] | None, Task | None]:
+    """The labels of the target columns, the names of their classes, and the task, where the labels do not imply it.
+
+    A task that is given decides, whatever `regression` says. Raises `UnalikeError` as `labels` and `several_numbers` do.
+    """
+    named = None if task is None else find_task(task)
+    if named is None and len(columns) == 1:
+        y, classes = labels(columns[0], where, regression, accept)
+        return y, classes, None
+    if named is None:
+        return several_numbers(columns, where), None, None
+
+    # Of a named task: classes, an amount, or numbers of the task's own shape.
+    is_one_number = len(columns) == 1 and named.label_dimensions == 0
+    if is_one_number and named.offers(CLASSES):
+        y, classes = labels(columns[0], where, regression=False, accept=accept)
+        # of a task with names of its own, such as true and false, if these are theirs
+        with suppress(ValueError):
+            if named.class_names and classes is not None:
+                values = [named.label_from_text(name) for name in classes]
+                return np.array(values)[y], None, named
+        return y, classes, None
+    if is_one_number and named.offers(NUMBER_LABELS):
+        y, _ = labels(columns[0], where, regression=True)
+        return y, None, named
+    return several_numbers(columns, where), None, named

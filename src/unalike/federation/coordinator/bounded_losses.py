@@ -15,6 +15,7 @@ from math import inf, isfinite, log, sqrt
 
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
+from unalike.metrics.named_metrics import Metric, metric_named
 
 OUTLYING_MULTIPLE = 10.0
 """The multiple of the largest mean loss of the other sites above which a site's loss is an outlier."""
@@ -65,17 +66,25 @@ def bounded_losses(
         bounded[client] = replace(bounded[client], moments=moments)
         reasons.setdefault(client, _reason("absolute error", errors[client], mean))
 
-    for name, metric in chosen.items():
-        if not metric.is_mean:
-            continue
+    for name, metric in _means(sums, chosen).items():
         # where a mean has an upper bound, a site's share of the samples bounds what it does
         level = no_level if isfinite(metric.high) else loss_level
         values = {client: sums[client].computed_by_client.get(name) for client in sizes}
         for client, mean in _outliers(values, sizes, level).items():
-            computed = {**bounded[client].computed_by_client, name: mean}
-            bounded[client] = replace(bounded[client], computed_by_client=computed)
+            means = {**bounded[client].computed_by_client, name: mean}
+            bounded[client] = replace(bounded[client], computed_by_client=means)
             reasons.setdefault(client, _reason(name, values[client], mean))
     return bounded, reasons
+
+
+def _means(sums: Mapping[int, MetricSums], chosen: RunMetrics) -> dict[str, Metric]:
+    """The metrics that are means over samples, by name: those that were chosen, and those of the task that clients compute."""
+    metrics = dict(chosen)
+    for one in sums.values():
+        for name in one.computed_by_client:
+            if name not in metrics:
+                metrics[name] = metric_named(name)
+    return {name: metric for name, metric in metrics.items() if metric.is_mean}
 
 
 def _outliers(means: Means, sizes: Mapping[int, int], level: Level) -> dict[int, float]:

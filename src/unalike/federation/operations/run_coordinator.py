@@ -165,7 +165,9 @@ def _folder(
     """The federation's folder, new or from an earlier start. Raises `UnalikeError` if it holds another federation."""
     names = _site_names(population.names)
     sizes = dict(zip(names, map(int, population.sizes), strict=True))
-    schema = Schema.like(population.x, population.classes, population.task, population.encoding)
+    schema = Schema.like(
+        (population.x, population.y), population.classes, population.task, population.encoding
+    )
     terms = terms | {"data": schema}
     if (out / "federation.toml").exists():
         # An earlier start goes on, but only under the same terms with the same sites.
@@ -198,9 +200,9 @@ def _folder(
         if not file.exists():
             # private data
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_site(file, client, population.classes)
+            write_site(file, client, population.classes, population.task_to_name)
             SitePolicy.of(home / "site.toml", **OWN_MACHINE)
-        elif file.read_bytes() != archive(client, population.classes):
+        elif file.read_bytes() != archive(client, population.classes, population.task_to_name):
             raise _another_federation(out)
     return folder
 
@@ -221,18 +223,22 @@ def _another_federation(out: Path) -> UnalikeError:
     )
 
 
-def write_site(path: Path, client: ClientData, classes: list[str] | None) -> None:
+def write_site(
+    path: Path, client: ClientData, classes: list[str] | None, task: str | None = None
+) -> None:
     """Write a client's samples as a file for `unalike join`. Raises `UnalikeError` if it cannot be written."""
-    write_bytes(path, archive(client, classes))
+    write_bytes(path, archive(client, classes, task))
 
 
-def archive(client: ClientData, classes: list[str] | None) -> bytes:
-    """The content of that file; equal samples give equal bytes."""
+def archive(client: ClientData, classes: list[str] | None, task: str | None = None) -> bytes:
+    """The content of that file; equal samples give equal bytes. `task`: the task, where labels do not imply it."""
     samples: dict[str, Any] = {"train_x": client.train[0], "train_y": client.train[1]}
     if client.test is not None:
         samples |= {"test_x": client.test[0], "test_y": client.test[1]}
     if classes is not None:
         samples["classes"] = np.array(classes)
+    if task is not None:
+        samples["task"] = np.array(task)
     arrays: dict[str, Any] = {name: np.asarray(values) for name, values in samples.items()}
     file = io.BytesIO()
     np.savez(file, **arrays)

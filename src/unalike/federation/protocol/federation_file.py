@@ -12,7 +12,6 @@ from typing import Annotated, Any, Self
 import pydantic
 import tomli_w
 from pydantic import Field, NonNegativeInt, PositiveInt
-from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
@@ -29,6 +28,7 @@ from unalike.core.tasks.classification import ASSUMED_TASK
 from unalike.core.tasks.registry import TaskName, find_task
 from unalike.core.tasks.task import Task
 from unalike.core.work import Work
+from unalike.data.array_checks import Pair
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME_PATTERN, digest
 from unalike.federation.security.keys import public_key
@@ -69,6 +69,8 @@ class EnrolledSite:
 class Schema:
     """Schema of the samples of all sites: the `shape` of a sample, the `classes` (names or number), the `task`.
 
+    `label_shape` is the shape of a label of several numbers, such as (2,) of a time and an event; empty for one number.
+
     Without classes the model has one output. `tokens`: samples are integers, as of text. `encoding`: how tables are converted to
     samples, so that a column is the same input at every site.
     """
@@ -78,6 +80,7 @@ class Schema:
     task: TaskName = ASSUMED_TASK.name
     tokens: bool = False
     encoding: Encoding | None = None
+    label_shape: tuple[PositiveInt, ...] = ()
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -86,6 +89,11 @@ class Schema:
             raise ValueError(f"expected classes for the task {self.task}: how many, or their names")
         if not takes_classes and self.classes is not None:
             raise ValueError(f"classes mean nothing for the task {self.task}: leave them out")
+        dimensions = find_task(self.task).label_dimensions
+        if len(self.label_shape) != dimensions:
+            raise ValueError(
+                f"found label_shape {[*self.label_shape]} for the task {self.task}, whose labels have {dimensions} dimensions"
+            )
         names = self.names or []
         if len(set(names)) < len(names):
             raise ValueError("two classes have one name")
@@ -95,15 +103,17 @@ class Schema:
 
     @classmethod
     def like(
-        cls, samples: Tensor, classes: Sequence[str] | None, task: Task, encoding: Encoding | None
+        cls, samples: Pair, classes: Sequence[str] | None, task: Task, encoding: Encoding | None
     ) -> Self:
-        """The schema of samples [N, ...] of a task; `classes` are left out where the task takes none."""
+        """The schema of samples (x, y) of a task; `classes` are left out where the task takes none."""
+        x, y = samples
         return cls(
-            shape=tuple(samples.shape[1:]),
+            shape=tuple(x.shape[1:]),
             classes=tuple(classes or ()) if task.takes_class_names else None,
-            task=task.name,
-            tokens=not samples.is_floating_point(),
+            task=task.spec,
+            tokens=not x.is_floating_point(),
             encoding=encoding,
+            label_shape=tuple(y.shape[1:]),
         )
 
     @property

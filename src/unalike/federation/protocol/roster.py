@@ -77,7 +77,7 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     task = find_task(schema.task)
     return Population(
         x=torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32),
-        y=torch.zeros(1, dtype=task.label_type),
+        y=torch.zeros(1, *schema.label_shape, dtype=task.label_type),
         train=indices["train"],
         test=indices["test"],
         val=indices["val"],

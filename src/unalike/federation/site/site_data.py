@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,6 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.system.process_pool import in_processes
-from unalike.core.tasks.registry import find_task
-from unalike.core.tasks.task import NUMBERS
 from unalike.data.agreed_columns import class_counts, compare_with_encoding
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
@@ -130,9 +129,9 @@ def own_samples(schema: Schema, data: str) -> Pair:
 
 def _read(schema: Schema, data: str, data_dir: Path | None) -> Dataset:
     """Load a data set or file; tables use the federation's encoding. Raises `UnalikeError` for texts without an encoding."""
-    table_options = {}
+    table_options: dict[str, Any] = {}
     if table_at(data, data_dir) is not None:
-        table_options = {"regression": find_task(schema.task).offers(NUMBERS), "labelled": True}
+        table_options = {"task": schema.task, "labelled": True}
     dataset = load(data, data_dir, encoding=schema.encoding, **table_options)
 
     # A table that is encoded by its own rows has other inputs than the tables of the other sites.

@@ -134,7 +134,7 @@ STATISTICS: dict[str, Callable[[Tensor, Tensor, Conditional], Tensor]] = {
 
 def _labels(data: Batch, x: Tensor, outputs: int | None) -> Tensor:
     """[n, C]: one-hot classes, or the numbers themselves."""
-    if outputs is None:
+    if outputs is None or data.y.dim() > 1:
         return data.y.reshape(len(x), -1).to(x.dtype)
     classes = torch.arange(outputs, device=x.device)
     return (data.y[:, None] == classes).to(x.dtype)

@@ -7,6 +7,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from unalike.core import tree
+from unalike.core.tasks.task import SEPARATE_LOSSES
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
 from unalike.core.work import Work
@@ -50,6 +51,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     stands_alone: ClassVar[bool] = True
     needs_data: ClassVar[bool] = True
     sums_stay_alike: ClassVar[bool] = True
+    needs_of_task: ClassVar[str] = SEPARATE_LOSSES
     federation_note: ClassVar[str] = (
         "newton: the second derivatives that a site sends may tell of single samples if it has fewer of them than the model has "
         "coefficients; a secure aggregation shows their sums over the sites alone"

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unalike.core.model import Model
 from unalike.core.privacy import ReleaseSampling
+from unalike.core.tasks.task import SEPARATE_LOSSES
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Batches, Work
@@ -42,6 +43,7 @@ class DPSGD(Privacy, LocalGradient):
     has_own_name: ClassVar[bool] = True
     unit: ClassVar[str] = "sample"
     per_sample: ClassVar[bool] = True
+    needs_of_task: ClassVar[str] = SEPARATE_LOSSES
 
     batches: Literal["shuffled", "poisson"] = "shuffled"
 

@@ -48,7 +48,7 @@ class DataSharing(StagedPlan):
 def balanced(y: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Indices of `count` samples, from each class in turn until it has none left. Other labels than classes are one class."""
     order = rng.permutation(len(y))
-    if y.dtype.kind == "f":
+    if y.dtype.kind == "f" or y.ndim > 1:
         return np.sort(order[:count])
     turn = np.zeros(len(y), np.int64)
     for c in np.unique(y):

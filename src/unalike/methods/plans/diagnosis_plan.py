@@ -11,7 +11,7 @@ from torch import Tensor
 from unalike._utils.seeds import generator
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.tasks.task import NUMBERS, Task
+from unalike.core.tasks.task import CLASSES, Task
 from unalike.core.types import Tree
 from unalike.methods.client_query import ClientQuery, QueryInputs, client_query
 from unalike.methods.method import Method
@@ -110,7 +110,7 @@ class DiagnosisPlan(StagedPlan):
 
         # labels that are numbers become classes: tenths of the samples of all clients
         edges = torch.zeros(0)
-        if plan_inputs.task.offers(NUMBERS):
+        if not plan_inputs.task.offers(CLASSES):
             low, high = yield from self._agree_on_ranges("labels", plan_inputs)
             query = Histograms("labels", classes=1, seed=seed, noise=noise)
             labels = yield _step("label-ranges", query, Ranges(low, high, edges))
@@ -148,7 +148,7 @@ def _step(name: str, query: ClassCounts | Histograms, ranges: Ranges) -> QuerySt
 def _classes(plan_inputs: PlanInputs) -> int:
     """The number of classes that are counted: the outputs of the model, true and false, or tenths of the labels."""
     task = plan_inputs.task
-    if task.offers(NUMBERS):
+    if not task.offers(CLASSES):
         return LABEL_CLASSES
     if task.class_names:
         return len(task.class_names)

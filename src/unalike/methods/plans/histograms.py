@@ -6,6 +6,7 @@ from the counts of all clients.
 """
 
 import hashlib
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -69,7 +70,7 @@ class Magnitudes(ClientQuery):
     def answer(self, inputs: QueryInputs) -> Tree:
         edges = magnitude_edges()[1:-1]
         counts = Tally(directions_of(self.of), classes=1, bins=MAGNITUDES)
-        for b in inputs.batches:
+        for b in batches_of_outcomes(inputs):
             places = torch.bucketize(values(b, self.of, self.seed), edges)
             counts.add(places, _one_class(b))
         return {"histograms": noisy(counts.total.squeeze(1), self.noise, inputs, repr(self))}
@@ -92,7 +93,7 @@ class Histograms(ClientQuery):
         edges = inputs.buffers["edges"].cpu()
         width = ((high - low) / BINS).clamp_min(torch.finfo(torch.float64).tiny)
         counts = Tally(directions_of(self.of), classes=self.classes, bins=BINS)
-        for b in inputs.batches:
+        for b in batches_of_outcomes(inputs):
             steps = (values(b, self.of, self.seed) - low) / width
             places = steps.floor().clamp(0, BINS - 1).long()
             classes = _one_class(b) if self.classes == 1 else classes_of(b.y, edges)
@@ -112,11 +113,17 @@ class ClassCounts(ClientQuery):
     def answer(self, inputs: QueryInputs) -> Tree:
         edges = inputs.buffers["edges"].cpu()
         counts = torch.zeros(self.classes, dtype=torch.int64)
-        for b in inputs.batches:
+        for b in batches_of_outcomes(inputs):
             counts = counts + torch.bincount(classes_of(b.y, edges), minlength=self.classes)
         # exact counts are checked to sum to the number of samples
         name = "noisy_counts" if self.noise else "counts"
         return {name: noisy(counts, self.noise, inputs, repr(self))}
+
+
+def batches_of_outcomes(inputs: QueryInputs) -> Iterator[Batch]:
+    """The client's batches with one number for each label, [n] (`Task.outcome`)."""
+    for batch in inputs.batches:
+        yield batch._replace(y=inputs.task.outcome(batch.y))
 
 
 class Tally:

@@ -171,6 +171,8 @@ class ProcessEvaluator(Evaluator):
         rows = self.splits[split].of(clients)
         if (
             len(clients) == 1
+            # parts would divide the samples of a client
+            or self.population.task.compares_samples
             or len(rows[0]) < MIN_SHARED_SAMPLES
             or not isinstance(predict, SharedModel)
         ):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, warn
-from unalike.core.tasks.task import CLASSES
+from unalike.core.tasks.task import CLASSES, SQUARED_ERROR
 from unalike.core.types import Tree
 from unalike.data.sanity import listed
 from unalike.methods.linear_head import LinearHead, generalized_inverse
@@ -73,18 +73,23 @@ class LinearFit:
 
     @property
     def has_classes(self) -> bool:
-        """Whether the coefficients are logarithms of odds ratios. Otherwise the variance about the line is estimated, too."""
+        """Whether the coefficients are logarithms of odds ratios."""
         return self.head.task.offers(CLASSES)
 
     @property
+    def has_variance(self) -> bool:
+        """Whether the variance about the line is estimated, too."""
+        return self.head.task.offers(SQUARED_ERROR)
+
+    @property
     def freedom(self) -> float:
-        """Degrees of freedom of the tests: n - rank of a regression; infinitely many of classes."""
-        return math.inf if self.has_classes else self.number("samples") - self.rank
+        """Degrees of freedom of the tests: n - rank of a regression; infinitely many of classes and counts."""
+        return self.number("samples") - self.rank if self.has_variance else math.inf
 
     @property
     def covariance(self) -> np.ndarray:
-        """phi (H + L)^-, [P, P]: phi is 1 for classes; for a regression 2 loss / (n - rank), which follows the loss's scale."""
-        if self.has_classes:
+        """phi (H + L)^-, [P, P]: phi is 1 for classes and counts, for a regression 2 loss / (n - rank), of the loss's scale."""
+        if not self.has_variance:
             return self.inverse
         scale = 2 * self.number("loss") / self.freedom if self.freedom > 0 else math.nan
         return scale * self.inverse
@@ -179,7 +184,10 @@ def _outcomes(fit: LinearFit, population: Population) -> Sequence[str]:
             f"found {fit.head.outputs} targets; a table of coefficients is of one, so fit each by itself"
         )
     encoding = population.encoding
-    return [encoding.target or "" if encoding is not None else ""]
+    if encoding is None or encoding.target is None:
+        return [""]
+    # of a label of several numbers the first is what is predicted
+    return [encoding.target] if isinstance(encoding.target, str) else [encoding.target[0]]
 
 
 def _rows(

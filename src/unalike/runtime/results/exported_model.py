@@ -73,9 +73,9 @@ def export_model(
         torch.export.save(program, path / MODEL_FILE)
 
     facts: dict[str, Any] = {
-        "task": task.name,
+        "task": task.spec,
         "classes": classes,
-        "output": "predictions [n]" if classes is None else "probabilities [n, classes]",
+        "output": _output(task, classes),
         "input": {"shape": list(like.shape[1:]), "dtype": str(like.dtype).removeprefix("torch.")},
     }
     if encoding is not None:
@@ -90,6 +90,14 @@ def export_model(
     )
     write_bytes(path / SCRIPT_FILE, template.render(encoding=encoding).encode())
     return path
+
+
+def _output(task: Task, classes: Sequence[str] | None) -> str:
+    """The output of the exported model, in words."""
+    if classes is not None:
+        return "probabilities [n, classes]"
+    is_one_number = task.label_dimensions == 0 or task.label_shape is not None
+    return "predictions [n]" if is_one_number else "predictions [n, labels]"
 
 
 class _Probabilities(nn.Module):

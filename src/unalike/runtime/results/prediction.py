@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,11 +40,15 @@ def shared_model_note(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class NewSamples:
-    """Samples to predict: x [n, ...], their index (None: 0, 1, ...), and columns that go along into the table of predictions."""
+    """Samples to predict: x [n, ...], their index (None: 0, 1, ...), and columns that go along into the table of predictions.
+
+    `targets` name the columns that are predicted, where these are several.
+    """
 
     x: Tensor
     index: Any = None
     kept: dict[str, Any] = field(default_factory=dict)
+    targets: Sequence[str] = ()
 
     def to(self, device: torch.device) -> NewSamples:
         """The same on a device."""
@@ -58,8 +63,10 @@ class NewSamples:
     ) -> pd.DataFrame:
         """The table of predictions: the kept columns, `prediction`, and `probability_CLASS` for each class.
 
-        Of classes the prediction is the name, of regression a number in the unit of the target. With a `threshold` it is the second
-        of two classes where that one's probability is at least as large. Raises `UnalikeError` for a threshold without two classes.
+        Of classes the prediction is the name, of regression a number in the unit of the target, of other tasks what they say. Of
+        several labels or amounts there is a column `prediction_TARGET` for each, or `prediction_0`, ... without names. With a
+        `threshold` it is the second of two classes where that one's probability is at least as large. Raises `UnalikeError` for a
+        threshold without two classes.
         """
         import pandas as pd
 
@@ -72,7 +79,7 @@ class NewSamples:
                     f"found a threshold of {threshold:g} for a task of {task.name} that has not two classes; leave it out"
                 )
             predicted = (probabilities[:, 1] >= threshold).numpy(force=True)
-        columns = self.kept | {PREDICTION: predicted}
+        columns = self.kept | self._by_target(predicted)
         if probabilities is not None:
             names = list(classes or map(str, range(probabilities.shape[1])))
             columns[PREDICTION] = [names[int(k)] for k in predicted]
@@ -80,6 +87,15 @@ class NewSamples:
                 columns[PROBABILITY + name] = probabilities[:, k].numpy(force=True)
         table = pd.DataFrame(columns, index=self.index)
         return table.rename_axis(index="sample" if self.index is None else None)
+
+    def _by_target(self, predicted: np.ndarray) -> dict[str, np.ndarray]:
+        """The columns of predictions [n], or [n, L] of several targets."""
+        if predicted.ndim == 1:
+            return {PREDICTION: predicted}
+        names = self.targets or range(predicted.shape[1])
+        return {
+            f"{PREDICTION}_{name}": column for name, column in zip(names, predicted.T, strict=True)
+        }
 
 
 def new_samples(
@@ -137,8 +153,10 @@ def _rows(
     require_columns(frame, keep, where)
     x = new_rows(frame, encoding, where)
     for name in keep:
-        if name == PREDICTION or name.startswith(PROBABILITY):
+        if name == PREDICTION or name.startswith((f"{PREDICTION}_", PROBABILITY)):
             raise UnalikeError(
                 f"{where}: the column {name!r} has the name of a column of predictions; rename it to keep it"
             )
-    return NewSamples(x, index, {name: frame[name].to_numpy() for name in keep})
+    kept = {name: frame[name].to_numpy() for name in keep}
+    targets = encoding.target if isinstance(encoding.target, tuple) else ()
+    return NewSamples(x, index, kept, targets)

@@ -143,7 +143,7 @@ class RunConfig:
             "clients": len(self.population),
             "input_shape": list(self.population.input_shape),
             "outputs": self.population.outputs,
-            "task": self.population.task.name,
+            "task": self.population.task.spec,
             "classes": self.population.classes,
         }
         for name, pair in (("test", self.test), ("proxy", self.proxy)):
