@@ -81,7 +81,7 @@ def units_of(
 
     None where rows stand for themselves.
     """
-    if unit not in (None, ROWS_ALONE):
+    if unit is not None and unit != ROWS_ALONE:
         return Units(unit, np.array(texts_of(frame[unit])), note="")
     if unit == ROWS_ALONE or not are_sought:
         return None

@@ -181,7 +181,7 @@ def read_table(
         )
 
     # The rows with their labels and owners.
-    if unit not in (None, ROWS_ALONE) and unit not in group:
+    if unit is not None and unit not in (ROWS_ALONE, *group):
         group.append(unit)
     named_columns = [*_several(split or ()), *_several(text or ())]
     frame, column, source = with_target(frame, target, where, labelled_only)

@@ -175,7 +175,7 @@ def summarize(
     where = path.name
     frame, column, source = with_target(opened(path, **dialect), target, where, labelled_only)
     unused = [source, *drop, *group]
-    if unit not in (None, ROWS_ALONE):
+    if unit is not None and unit != ROWS_ALONE:
         unused.append(unit)
     unused = list(dict.fromkeys([*unused, *only_times(split_by, date)]))
     require_columns(frame, unused, where)
