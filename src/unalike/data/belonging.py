@@ -81,7 +81,7 @@ def units_of(
 
     None where rows stand for themselves.
     """
-    if unit not in (None, ROWS_ALONE):
+    if unit is not None and unit != ROWS_ALONE:
         return Units(unit, np.array(texts_of(frame[unit])), note="")
     if unit == ROWS_ALONE or not are_sought:
         return None
@@ -102,11 +102,11 @@ def find_units(
     others = frame.drop(columns=list(dict.fromkeys([*read_otherwise, *owners])))
     repeating = [str(name) for name in others if _repeats(others[name])]
     # a column with one value at each owner is a second name of the owner
+    fewest = max((2 * frame[owner].nunique() for owner in owners), default=0)
     persons = [
         name
         for name in repeating
-        if not OWNER_PATTERN.fullmatch(name)
-        and all(2 * frame[owner].nunique() <= frame[name].nunique() for owner in owners)
+        if not OWNER_PATTERN.fullmatch(name) and frame[name].nunique() >= fewest
     ]
     named = [name for name in persons if PERSON_PATTERN.fullmatch(name)]
     if named:

@@ -23,49 +23,70 @@ MOST_CLASSES = 10
 
 def giveaways(
     features: pd.DataFrame,
-    target: pd.Series,
+    targets: Sequence[pd.Series],
     owners: Mapping[str, pd.Series],
     where: str,
     accept: bool = False,
 ) -> list[str]:
-    """Sentences about features that tell the target exactly, or are the same in all rows of an owner.
+    """Sentences about features that tell a target exactly, or are the same in all rows of an owner.
 
     `owners` are the columns that say who holds a row, by name. Raises `UnalikeError`, unless it is accepted, for a feature that is
-    the target in other words: each value of one belongs to one value of the other, or one is the other in another unit.
+    a target in other words: each value of one belongs to one value of the other, or one is the other in another unit.
     """
+    notes: list[str] = []
+    copies: list[str] = []
+    for target in targets:
+        notes += _of_target(features.drop(columns=copies), target, copies, where, accept)
+    others = features.drop(columns=copies)
+    for owner, values in owners.items():
+        notes += _of_owner(others, owner, values, where)
+    return notes
+
+
+def _of_target(
+    features: pd.DataFrame, target: pd.Series, copies: list[str], where: str, accept: bool
+) -> list[str]:
+    """Sentences about features that tell a target exactly; its copies are added to `copies`."""
     notes = []
-    copies = [str(name) for name in features if _is_copy(features[name], target)]
-    if copies:
+    found_copies = [str(name) for name in features if _is_copy(features[name], target)]
+    if found_copies:
+        is_or_are = "is" if len(found_copies) == 1 else "are"
         found = (
-            f"{where}: {_listed(copies)} {'is' if len(copies) == 1 else 'are'} the target {target.name!r} in other words: each "
-            f"value of one has one value of the other in all rows; leave out: {drop_flags(*copies)}"
+            f"{where}: {_listed(found_copies)} {is_or_are} the target {target.name!r} in other words: each "
+            f"value of one has one value of the other in all rows; leave out: {drop_flags(*found_copies)}"
         )
         if not accept:
             raise UnalikeError(
                 f"{found}, or, if it is known before the target is, --accept, in Python accept=True"
             )
         notes.append(found)
-    others = features.drop(columns=copies)
+        copies += found_copies
+    others = features.drop(columns=found_copies)
     telling = [str(name) for name in others if _tells(others[name], target)]
     if telling:
         notes.append(
             f"{where}: {_listed(telling)} alone {'tells' if len(telling) == 1 else 'tell'} the target {target.name!r} in all rows: "
             f"if it is known only after the target is, leave out: {drop_flags(*telling)}"
         )
-    for owner, values in owners.items():
-        same = [str(name) for name in others if _follows(others[name], values)]
-        twins = [name for name in same if _follows(values, others[name])]
-        if twins:
-            notes.append(
-                f"{where}: {_listed(twins)} {'is' if len(twins) == 1 else 'are'} {owner!r} in other words, so that the model sees "
-                f"whose row it is; leave out: {drop_flags(*twins)}"
-            )
-        traits = [name for name in same if name not in twins]
-        if traits:
-            notes.append(
-                f"{where}: {_listed(traits)} {'is' if len(traits) == 1 else 'are'} the same in all rows of each {owner!r}: traits "
-                f"of it, by which a model may know whose row it is; to leave out: {drop_flags(*traits)}"
-            )
+    return notes
+
+
+def _of_owner(features: pd.DataFrame, owner: str, values: pd.Series, where: str) -> list[str]:
+    """Sentences about features that are an owner in other words, or its traits."""
+    notes = []
+    same = [str(name) for name in features if _follows(features[name], values)]
+    twins = [name for name in same if _follows(values, features[name])]
+    if twins:
+        notes.append(
+            f"{where}: {_listed(twins)} {'is' if len(twins) == 1 else 'are'} {owner!r} in other words, so that the model sees "
+            f"whose row it is; leave out: {drop_flags(*twins)}"
+        )
+    traits = [name for name in same if name not in twins]
+    if traits:
+        notes.append(
+            f"{where}: {_listed(traits)} {'is' if len(traits) == 1 else 'are'} the same in all rows of each {owner!r}: traits "
+            f"of it, by which a model may know whose row it is; to leave out: {drop_flags(*traits)}"
+        )
     return notes
 
 

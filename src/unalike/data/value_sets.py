@@ -68,8 +68,10 @@ def amounts_as_texts(name: str, texts: Sequence[str]) -> str:
     if len(known) < FEWEST_AMOUNTS or len(amounts) < SHARE_OF_AMOUNTS * len(known):
         return ""
     # one of each way in which they are written
-    ways = dict.fromkeys(re.sub(r"\d+", "0", text) for text in amounts)
-    examples = [next(text for text in amounts if re.sub(r"\d+", "0", text) == way) for way in ways]
+    ways: dict[str, str] = {}
+    for text in amounts:
+        ways.setdefault(re.sub(r"\d+", "0", text), text)
+    examples = [*ways.values()]
     return (
         f"the column {name!r} holds amounts as texts, such as {' and '.join(map(repr, examples[:2]))}, which are read as "
         f"{len(known)} categories without an order; write them as plain numbers"

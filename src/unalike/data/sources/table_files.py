@@ -198,7 +198,7 @@ def read_table(
         )
 
     # The rows with their labels and owners.
-    if unit not in (None, ROWS_ALONE) and unit not in group:
+    if unit is not None and unit not in (ROWS_ALONE, *group):
         group.append(unit)
     named_columns = [*_several(split or ()), *_several(text or ())]
     frame, columns, sources = with_targets(frame, targets, where, labelled_only)
@@ -241,8 +241,8 @@ def read_table(
         x = encoding.apply(frame, where)
     else:
         features = frame.drop(columns=unused)
-        for column in columns:
-            notes += giveaways(features, column.iloc[order], owners, where, accept)
+        ordered = [column.iloc[order] for column in columns]
+        notes += giveaways(features, ordered, owners, where, accept)
         formats_of_dates = dates_of(features, dates, where)
         encoding = replace(fit(features, train, where, formats_of_dates, accept), target=of_label)
         x = encoding.apply(frame, where)

@@ -222,7 +222,7 @@ def summarize(
         opened(path, **dialect), targets, where, labelled_only
     )
     unused = [*sources, *drop, *group]
-    if unit not in (None, ROWS_ALONE):
+    if unit is not None and unit != ROWS_ALONE:
         unused.append(unit)
     unused = list(dict.fromkeys([*unused, *only_times(split_by, date)]))
     require_columns(frame, unused, where)
@@ -240,9 +240,9 @@ def summarize(
     for note in [] if units is None else units.notes:
         warn(note)
     _warn_of_columns(features, dates, where)
-    for column in target_columns:
-        for text in giveaways(features, column[train], {}, where, accept):
-            warn(text)
+    trained_targets = [column[train] for column in target_columns]
+    for text in giveaways(features, trained_targets, {}, where, accept):
+        warn(text)
 
     numbers: list[NumberSums] = []
     categories: list[CategoryCounts] = []
