@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks.registry import task
-from unalike.core.tasks.task import EVENT_TIMES, Formula, Task
+from unalike.core.tasks.task import EVENT_TIMES, RELATIVE_OUTPUTS, Formula, Task
 from unalike.core.types import Batch
 
 
@@ -44,9 +44,7 @@ class _EventTimes(Task):
         self, train: Tensor, test: Tensor, classes: Sequence[str] | None
     ) -> str:
         events = int(test[:, 1].sum())
-        return (
-            f"always predicting the same risk has a C-index of 0.5 ({events} of {len(test)} test samples have the event)"
-        )
+        return f"always predicting the same risk has a C-index of 0.5 ({events} of {len(test)} test samples have the event)"
 
 
 @task
@@ -63,6 +61,8 @@ class Survival(_EventTimes):
     """
 
     name: ClassVar[str] = "survival"
+    traits: ClassVar[frozenset[str]] = frozenset({EVENT_TIMES, RELATIVE_OUTPUTS})
+    coefficient_ratio: ClassVar[str] = "hazard"
     compares_samples: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ("loss", "c_index")
 
