@@ -92,14 +92,16 @@ class Newton(TaskObjective, LocalWork, ServerStep):
         samples = Samples.of(head, params, client)
         return client.state, samples.sums(head.weights(params))
 
+    def least_samples(self, settings: StageSettings) -> int:
+        return LinearHead.of(settings).count
+
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        head = LinearHead.of(client.settings)
         state, sums = self.fitted(client)
         gradient = sums["gradient"]
         samples = sums["samples"]
         sums["squares"] = torch.outer(gradient, gradient)
         sums["clients"] = torch.ones_like(samples)
-        sums["small_clients"] = (samples < head.count).to(samples)
+        sums["small_clients"] = (samples < self.least_samples(client.settings)).to(samples)
         return state, sums
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
