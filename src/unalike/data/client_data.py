@@ -61,11 +61,15 @@ class ClientData:
                 f"name={str(self.name)!r}"
             )
         owner = "a client without a name" if self.name is None else f"client {self.name!r}"
-        object.__setattr__(self, "train", array_checks.pair_for_any_task(self.train, f"{owner}, train"))
+        object.__setattr__(
+            self, "train", array_checks.pair_for_any_task(self.train, f"{owner}, train")
+        )
         for split in ("test", "val"):
             arrays = getattr(self, split)
             if arrays is not None:
-                object.__setattr__(self, split, array_checks.pair_for_any_task(arrays, f"{owner}, {split}"))
+                object.__setattr__(
+                    self, split, array_checks.pair_for_any_task(arrays, f"{owner}, {split}")
+                )
 
     def __repr__(self) -> str:
         name = self.name or "without a name"
@@ -87,7 +91,7 @@ class ClientData:
             if pair is None:
                 return None
             x, y = pair
-            _, inverse, counts = torch.unique(y, return_inverse=True, return_counts=True)
+            _, inverse, counts = torch.unique(y, return_inverse=True, return_counts=True, dim=0)
             is_frequent = counts[inverse] >= least_of_class
             if int(is_frequent.sum()) < least:
                 return x[:0], y[:0]

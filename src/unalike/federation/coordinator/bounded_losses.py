@@ -15,7 +15,7 @@ from math import inf, isfinite, log, sqrt
 
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
-from unalike.metrics.named_metrics import metric_named
+from unalike.metrics.named_metrics import Metric, metric_named
 
 OUTLYING_MULTIPLE = 10.0
 """The multiple of the largest mean loss of the other sites above which a site's loss is an outlier."""
@@ -66,13 +66,7 @@ def bounded_losses(
         bounded[client] = replace(bounded[client], moments=moments)
         reasons.setdefault(client, _reason("absolute error", errors[client], mean))
 
-    names = dict.fromkeys(chosen)
-    for one in sums.values():
-        names |= dict.fromkeys(one.computed_by_client)
-    for name in names:
-        metric = chosen[name] if name in chosen else metric_named(name)
-        if not metric.is_mean:
-            continue
+    for name, metric in _means(sums, chosen).items():
         # where a mean has an upper bound, a site's share of the samples bounds what it does
         level = no_level if isfinite(metric.high) else loss_level
         values = {client: sums[client].computed_by_client.get(name) for client in sizes}
@@ -81,6 +75,16 @@ def bounded_losses(
             bounded[client] = replace(bounded[client], computed_by_client=means)
             reasons.setdefault(client, _reason(name, values[client], mean))
     return bounded, reasons
+
+
+def _means(sums: Mapping[int, MetricSums], chosen: RunMetrics) -> dict[str, Metric]:
+    """The metrics that are means over samples, by name: those that were chosen, and those of the task that clients compute."""
+    metrics = dict(chosen)
+    for one in sums.values():
+        for name in one.computed_by_client:
+            if name not in metrics:
+                metrics[name] = metric_named(name)
+    return {name: metric for name, metric in metrics.items() if metric.is_mean}
 
 
 def _outliers(means: Means, sizes: Mapping[int, int], level: Level) -> dict[int, float]:

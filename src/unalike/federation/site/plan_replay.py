@@ -28,7 +28,9 @@ def planned_step(
     """
     # The outline depends on how many public samples there are, and not on their values.
     x, y = run_config.population.x, run_config.population.y
-    proxy = Batch(x[:1].expand(asked.samples, *x.shape[1:]), y[:1].expand(asked.samples))
+    proxy = Batch(
+        x[:1].expand(asked.samples, *x.shape[1:]), y[:1].expand(asked.samples, *y.shape[1:])
+    )
     inputs = replace(
         run_config.plan_inputs, samples=asked.samples, rounds=asked.rounds, proxy=proxy
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -737,7 +738,7 @@ class SiteWorker:
                 predict,
                 population.x[index],
                 population.y[index],
-                client=rows,
+                client=np.full(len(rows), self.number),
                 logits=bool(metrics),
             )
             split_sums = MetricSums.of(population.task, scores, metrics)
