@@ -48,9 +48,9 @@ FAMILIES = {
     ),
     "exact": Family(
         "Exact fits",
-        "Linear and logistic models, fitted as if the samples were pooled, with standard errors.",
+        "Linear, logistic, Poisson and Cox models, fitted as if the samples were pooled, with standard errors.",
         "exact-fits",
-        ("newton",),
+        ("newton", "newton_own_intercepts"),
     ),
     "server": Family(
         "Server optimizers and shrinking",

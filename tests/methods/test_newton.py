@@ -80,7 +80,7 @@ def test_one_round_of_a_regression_is_least_squares_of_the_pooled_samples(bias):
 
 
 def test_move_is_halved_until_the_loss_of_the_counts_falls():
-    """Counts of 0 and one of 200, of mean 10: the first move, 9, predicts e^9 events, and e^4.5 are still too many; log 10 = 2.3."""
+    """Counts of 0 and one of 200, of mean 10: the first move, 9, predicts e^9 events, e^4.5 are still too many; log 10 = 2.3."""
     few = ([[0.0]] * 10, torch.zeros(10, 2))
     many = ([[0.0]] * 10, torch.zeros(10, 2))
     many[1][3, 0] = 200.0

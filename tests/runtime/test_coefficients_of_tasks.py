@@ -149,7 +149,7 @@ def test_intercepts_of_the_sites_own_are_those_of_a_dummy_for_each_site():
 
 
 def test_errors_of_a_regression_count_the_intercepts_of_the_sites_own():
-    table, target, site, exposure = events()
+    table, target, site, _ = events()
     clients, rows = divided(table.assign(count=np.log1p(table[target])), target, site)
     x = design(rows.drop(columns=[target, site]), clients.encoding).drop(columns="(intercept)")
     dummies = pd.get_dummies(rows[site], dtype=float)
@@ -161,5 +161,5 @@ def test_errors_of_a_regression_count_the_intercepts_of_the_sites_own():
 def test_cox_model_has_no_intercept_to_give_to_a_site():
     table, time, event, site = relapses()
     clients, _ = divided(table, (), site, time=time, event=event, task="survival")
-    with pytest.raises(UnalikeError, match="a task or a model without intercepts.*use newton"):
+    with pytest.raises(UnalikeError, match=r"a task or a model without intercepts.*use newton"):
         ua.run("newton_own_intercepts", clients, model="linear", rounds=1)

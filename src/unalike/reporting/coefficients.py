@@ -23,8 +23,10 @@ def as_table(coefficients: pd.DataFrame, caption: str = "") -> Table:
         number("p", "p", wording.probability),
     ]
     # odds, rate or hazard ratios; a regression has none
-    for name in coefficients.filter(like="_ratio"):
+    for name in map(str, coefficients.columns):
         ratio = name.removesuffix("_ratio")
+        if ratio == name:
+            continue
         columns += [
             number(f"{ratio.capitalize()} ratio", name, _digits),
             interval(f"{confidence} interval of it", f"{ratio}_low", f"{ratio}_high", _range),
