@@ -38,8 +38,8 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     `l2` for weights and 0 for intercepts: the loss is sum_i loss_i + l2 / 2 ||b||^2. (H + L)^- is a generalized inverse, for
     columns that are sums of others, such as all categories of a column beside an intercept; predictions do not depend on which one.
 
-    For `survival`, g and H are those of the partial likelihood of the client's own samples, whose risk sets have no sample of another
-    client: the Cox model with one baseline hazard for each client. It has no intercept, so X has no column of ones, and the head's
+    For `survival`, g and H are those of the partial likelihood of each client's own samples: the Cox model with one baseline hazard
+    for each client, whose risk sets have no sample of another one. It has no intercept, so X has no column of ones, and the head's
     bias stays as it began.
 
     A move is shortened where the loss, which is at least 0, cannot fall as far as its quadratic model says, and half of it is taken
