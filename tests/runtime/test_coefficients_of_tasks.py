@@ -9,6 +9,7 @@ from statsmodels.duration.hazard_regression import PHReg
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.reporting.coefficients import page
 
 
 def assert_equal(found, pooled, names):
@@ -112,6 +113,7 @@ def test_hazard_ratios_equal_those_of_a_cox_model_that_is_stratified_by_site(mak
     found = run.coefficients().dropna(subset="se")
     assert set(found["term"]) == set(x.columns), "a Cox model has no intercept"
     assert_equal(found, pooled, x.columns)
+    assert "Hazard ratio" in page(found, title="", about="", notes=[])
     found = found.set_index("term").loc[x.columns]
     np.testing.assert_allclose(found["hazard_ratio"], np.exp(pooled.params), rtol=1e-6)
     low, high = np.exp(pooled.conf_int()).T
