@@ -41,8 +41,8 @@ FAMILIES = {
     ),
     "exact": Family(
         "Exact fits",
-        "Linear and logistic models, fitted as if the samples were pooled, with standard errors.",
-        ("newton",),
+        "Linear, logistic, Poisson and Cox models, fitted as if the samples were pooled, with standard errors.",
+        ("newton", "newton_own_intercepts"),
     ),
     "server": Family(
         "Server optimizers and shrinking",

@@ -1,12 +1,16 @@
 """Exact fits in a federation: sums alone, and sites whose sums cannot be those of their samples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from secure_federation import FOUR, secure
+from secure_federation import FOUR, TERMS, secure
 from small_federation import SmallFederation, make_clients
 
+import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.federation.protocol.federation_file import Schema
 
 QUANTUM = 1e-8
 """Largest difference of a coefficient in standard errors: secure sums are rounded to 2^-33 for each of four sites."""
@@ -14,16 +18,18 @@ MESSAGE = "messages.newton/"
 METHOD = "newton(l2=1, robust_errors=False)"
 
 
-@pytest.mark.filterwarnings("ignore:4 of 4 clients have fewer samples")
-def test_coefficients_from_secure_sums_are_those_of_the_simulation(tmp_path):
-    fed = secure(tmp_path, METHOD, model="logistic", rounds=12, threshold=4)
-    run = fed.run()
-    found = run.coefficients()
-    wanted = fed.simulated().coefficients()
+def assert_same_coefficients(found, wanted):
     for name in ("coefficient", "se"):
         gap = (found[name] - wanted[name]) / wanted["se"]
         np.testing.assert_allclose(gap, 0, atol=QUANTUM, err_msg=name)
     assert found["coefficient"].notna().all() and found["robust_se"].isna().all()
+
+
+@pytest.mark.filterwarnings("ignore:4 of 4 clients have fewer samples")
+def test_coefficients_from_secure_sums_are_those_of_the_simulation(tmp_path):
+    fed = secure(tmp_path, METHOD, model="logistic", rounds=12, threshold=4)
+    run = fed.run()
+    assert_same_coefficients(run.coefficients(), fed.simulated().coefficients())
     assert run.history.last["round"] < 12, "the federation ends when the fit has converged"
 
 
@@ -82,3 +88,44 @@ def test_sums_that_no_samples_give_are_refused(change, tmp_path):
     assert [event["client"] for event in fed.events("refused")] == ["site3"]
     state = run._runner.state.states["all"].part_states["newton"]
     assert torch.equal(state["clients"], torch.tensor(3.0, dtype=torch.float64))
+
+
+def counts(rng, x):
+    """Counts, and the logarithms of their exposures."""
+    log_exposure = rng.normal(size=len(x))
+    return np.stack([rng.poisson(np.exp(log_exposure + 0.3 * x[:, 0])), log_exposure], axis=1)
+
+
+def times(rng, x):
+    """Times, and whether an event ended them."""
+    return np.stack([rng.exponential(np.exp(0.3 * x[:, 0])), rng.random(len(x)) < 0.7], axis=1)
+
+
+@pytest.mark.parametrize(
+    "method, task, label",
+    [
+        (METHOD, "survival", times),
+        ("newton_own_intercepts(l2=1, robust_errors=False)", "counts", counts),
+    ],
+)
+def test_secure_sums_of_counts_and_of_own_risk_sets_have_the_same_coefficients(
+    tmp_path, method, task, label
+):
+    rng = np.random.default_rng(0)
+    clients = []
+    for client in make_clients(FOUR):
+        labelled = {}
+        for split in ("train", "test"):
+            x, _ = getattr(client, split)
+            labelled[split] = (x, label(rng, x.numpy()).astype(np.float32))
+        clients.append(replace(client, **labelled))
+    settings = {"model": "linear", "rounds": 12}
+    schema = Schema(shape=(6,), task=task, label_shape=(2,))
+    fed = SmallFederation(
+        tmp_path, clients, method, data=schema, **settings, **TERMS | {"threshold": 4}
+    )
+
+    population = ua.Population.of(clients, task=task)
+    work = fed.federation.work
+    simulated = ua.run(method, population, work=work, seed=fed.federation.seed, **settings)
+    assert_same_coefficients(fed.run().coefficients(), simulated.coefficients())

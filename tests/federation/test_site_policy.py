@@ -60,6 +60,15 @@ def test_rules_that_allow_everything_change_nothing(tmp_path):
     )
 
 
+def test_site_with_fewer_samples_than_coefficients_joins_no_exact_fit(tmp_path):
+    """Six features and an intercept, of four classes: 21 coefficients for the 16 samples of site2."""
+    exact = {"method": "newton(l2=1)", "model": "logistic"}
+    with pytest.raises(Declined, match=r"16 training samples for 21 coefficients.* demands 21"):
+        ruled(tmp_path / "few", {"least_per_coefficient": 1}, **exact)
+    ruled(tmp_path / "free", {"least_per_coefficient": 0}, **exact)
+    ruled(tmp_path / "other", {"least_per_coefficient": 1})
+
+
 def test_file_of_rules_is_made_with_comments_and_read_back(tmp_path):
     file = tmp_path / "site.toml"
     assert SitePolicy.of(file) == SitePolicy()

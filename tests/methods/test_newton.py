@@ -1,5 +1,7 @@
 """Newton's method by hand, in its limit case, and what it refuses."""
 
+import math
+
 import pytest
 import torch
 from simulation import Clients, Simulation
@@ -75,6 +77,44 @@ def test_one_round_of_a_regression_is_least_squares_of_the_pooled_samples(bias):
     assert not sim.method.has_converged(sim.state.part_states)
     sim.round()
     assert sim.method.has_converged(sim.state.part_states)
+
+
+def test_move_is_halved_until_the_loss_of_the_counts_falls():
+    """Counts of 0 and one of 200, of mean 10: the first move, 9, predicts e^9 events, e^4.5 are still too many; log 10 = 2.3."""
+    few = ([[0.0]] * 10, torch.zeros(10, 2))
+    many = ([[0.0]] * 10, torch.zeros(10, 2))
+    many[1][3, 0] = 200.0
+    sim = Simulation("newton", AtZero(1), Clients.of(few, many), task="counts")
+    found = []
+    for _ in range(3):
+        sim.round()
+        found.append(sim.params["head.bias"].item())
+    assert found == pytest.approx([9.0, 4.5, 2.25])
+    sim.round()
+    assert abs(sim.params["head.bias"].item() - math.log(10)) < 0.01, "now Newton's method goes on"
+
+
+def test_first_move_of_large_counts_is_as_far_as_the_loss_can_fall():
+    """A count of 8 at z = 0: g = -7, H = 1 and the loss 1 + log 8!, so that t - t^2 / 2 = 11.6 / 49 and t = 0.2745."""
+    clients = Clients.of(([[0.0]], torch.tensor([[8.0, 0.0]])))
+    sim = Simulation("newton", AtZero(1), clients, task="counts")
+    sim.round()
+    torch.testing.assert_close(
+        sim.params["head.bias"], torch.tensor([7 * 0.27451]), rtol=1e-4, atol=0
+    )
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_first_step_of_a_cox_model_adds_up_the_clients_own_risk_sets(executor):
+    """One event each, of the first sample, among x = (1, 0) and (1, 0, 0): g = -1/2 - 2/3 and H = 1/4 + 2/9; the bias stays."""
+    two = ([[1.0], [0.0]], torch.tensor([[1.0, 1], [2, 0]]))
+    three = ([[1.0], [0.0], [0.0]], torch.tensor([[1.0, 1], [2, 0], [3, 0]]))
+    sim = Simulation(
+        "newton", AtZero(1), Clients.of(two, three), task="survival", executor=executor
+    )
+    sim.round()
+    torch.testing.assert_close(sim.params["head.weight"], torch.tensor([[(7 / 6) / (17 / 36)]]))
+    assert sim.params["head.bias"].item() == 0
 
 
 def test_newton_is_a_method_by_itself():

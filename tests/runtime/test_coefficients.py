@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from divided_tables import design, divided
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
@@ -44,22 +45,6 @@ def modechoice():
         mode=modes, hinc=income, psize=table["psize"].astype(int), choice=table["choice"] > 0
     )
     return table[["choice", "ttme", "invt", "hinc", "mode", "psize"]], "choice", "psize"
-
-
-def divided(table, target, site):
-    """The table by site, and its training rows, pooled."""
-    data = ua.load(table.assign(row=range(len(table))), target=target, group=[site, "row"])
-    clients = ua.partition(data, f"natural(column={site!r})")
-    trained = np.concatenate(list(clients.train))
-    return clients, table.iloc[data.groups["row"][trained]]
-
-
-def design(features, encoding):
-    """A statistician's columns: an intercept, numbers with a mark where one was missing, and categories without the first."""
-    marks = {f"{n.name}=(missing)": features[n.name].isna() for n in encoding.numbers if n.gaps}
-    filled = features.fillna({n.name: n.fill for n in encoding.numbers})
-    columns = pd.get_dummies(filled, prefix_sep="=", drop_first=True).assign(**marks)
-    return sm.add_constant(columns.astype(float)).rename(columns={"const": "(intercept)"})
 
 
 @pytest.mark.filterwarnings("ignore:.* clients have fewer samples")

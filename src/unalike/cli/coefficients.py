@@ -1,4 +1,4 @@
-"""`unalike coefficients`: the table of a linear or logistic model that `newton` fitted."""
+"""`unalike coefficients`: the table of a linear, logistic, Poisson or Cox model that `newton` fitted."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,10 +25,10 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the coefficients of a linear or logistic model, with standard errors, p, intervals and odds ratios.
+    """Print the coefficients of a linear, logistic, Poisson or Cox model, with standard errors, p, intervals and ratios.
 
-    The run has to be one of the method newton, which fits the model to the training samples of all clients as if they were pooled.
-    Coefficients are in the units of the table's columns.
+    The run has to be one of the method newton or newton_own_intercepts, which fits the model to the training samples of all clients
+    as if they were pooled. Coefficients are in the units of the table's columns.
 
     \b
     unalike run --data visits.csv --target died --group hospital --method newton --model logistic --out runs/died

@@ -219,6 +219,10 @@ class Method(Plan):
         """The fewest updates that make a round over a network."""
         return max(p.least_cohort(settings) for p in self.parts)
 
+    def least_samples(self, settings: StageSettings) -> int:
+        """The fewest training samples with which what a client sends does not tell of single ones."""
+        return max(p.least_samples(settings) for p in self.parts)
+
     @cached_property
     def local_gradient(self) -> LocalGradient | None:
         """The part with a rule of its own for the gradients of local steps; None: they are ordinary ones."""

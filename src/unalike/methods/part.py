@@ -301,6 +301,14 @@ class Part:
         """
         return 1
 
+    def least_samples(self, settings: StageSettings) -> int:
+        """The fewest training samples with which what a client sends does not tell of single ones. Default: 0.
+
+        Args:
+            settings: Settings of the stage.
+        """
+        return 0
+
     def largest_update(self, server_state: Tree) -> float:
         """The largest norm that an update can have once a client has bounded it; a server refuses others. Default: infinite.
 

@@ -29,10 +29,14 @@ def as_table(coefficients: pd.DataFrame, caption: str = "") -> Table:
         interval(f"{confidence} interval", "low", "high", _range),
         number("p", "p", wording.probability),
     ]
-    if "odds_ratio" in coefficients:
+    # odds, rate or hazard ratios; a regression has none
+    for name in map(str, coefficients.columns):
+        ratio = name.removesuffix("_ratio")
+        if ratio == name:
+            continue
         columns += [
-            number("Odds ratio", "odds_ratio", _digits),
-            interval(f"{confidence} interval of it", "odds_low", "odds_high", _range),
+            number(f"{ratio.capitalize()} ratio", name, _digits),
+            interval(f"{confidence} interval of it", f"{ratio}_low", f"{ratio}_high", _range),
         ]
     columns += [
         number("Robust error", "robust_se", _digits),

@@ -20,6 +20,8 @@ TRUTHS = {"0": False, "false": False, "1": True, "true": True}
 class _Classes(Task):
     """A task whose labels are classes, numbered from 0."""
 
+    coefficient_ratio: ClassVar[str] = "odds"
+
     def constant_prediction(
         self, train: Tensor, test: Tensor, classes: Sequence[str] | None
     ) -> str:

@@ -27,6 +27,7 @@ class Counts(Task):
     label_shape: ClassVar[tuple[int, ...] | None] = (2,)
     labels_in_words: ClassVar[str] = "counts"
     traits: ClassVar[frozenset[str]] = frozenset({EXPECTED_COUNTS})
+    coefficient_ratio: ClassVar[str] = "rate"
     metrics: ClassVar[tuple[str, ...]] = ("loss", "poisson_deviance", "rmse", "mae")
     advice_if_diverged: ClassVar[str] = (
         "give the exposure in a larger unit, as in log(days / 365): expected counts grow exponentially with the output"

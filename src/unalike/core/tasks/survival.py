@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks.registry import task
-from unalike.core.tasks.task import EVENT_TIMES, Formula, Task, in_columns
+from unalike.core.tasks.task import EVENT_TIMES, RELATIVE_OUTPUTS, Formula, Task, in_columns
 from unalike.core.types import Batch
 
 
@@ -61,6 +61,8 @@ class Survival(_EventTimes):
     """
 
     name: ClassVar[str] = "survival"
+    traits: ClassVar[frozenset[str]] = frozenset({EVENT_TIMES, RELATIVE_OUTPUTS})
+    coefficient_ratio: ClassVar[str] = "hazard"
     compares_samples: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ("loss", "c_index")
 

@@ -33,6 +33,8 @@ SEVERAL_LABELS = "several labels"
 """Trait: each label is several truths, and the model has a logit for each."""
 EVENT_TIMES = "event times"
 """Trait: each label is a time and whether an event ended it, and the prediction a risk."""
+RELATIVE_OUTPUTS = "relative outputs"
+"""Trait: outputs count in comparison with each other alone, so that a number added to all of a client changes nothing."""
 SEPARATE_LOSSES = "separate losses"
 """Trait: the loss of a sample depends on its own outputs and label alone. Every task has it unless it `compares_samples`."""
 
@@ -74,6 +76,11 @@ class Task:
     """The traits of the task, such as `CLASSES` or `NUMBERS`, for those who need one of them."""
     compares_samples: ClassVar[bool] = False
     """Whether the loss of a sample depends on the others of its batch, as in a risk set. Scores then compare a client's own."""
+    coefficient_ratio: ClassVar[str] = ""
+    """The ratio that the exponential of a linear model's coefficient is: odds, rate or hazard; empty for none.
+
+    The loss is then minus a log likelihood, from which standard errors follow without a variance.
+    """
     class_names: ClassVar[tuple[str, ...]] = ()
     """The names of the classes, of a task that has the same ones for all data."""
 

@@ -106,7 +106,13 @@ DAY_SECONDS = 24 * 3600
 PORT_TAKEN = "end what has the port, or write another one into network.json and tell the sites (`unalike join --address`)"
 FOLLOWING_TERMS = ("message_bytes", "noise_shares")
 """Terms that follow from the others unless they are given."""
-OWN_MACHINE = {"least_training": 0, "least_test": 0, "least_class": 0, "digits": 0}
+OWN_MACHINE = {
+    "least_training": 0,
+    "least_per_coefficient": 0,
+    "least_test": 0,
+    "least_class": 0,
+    "digits": 0,
+}
 """Rules of sites that are rehearsed on one machine: their results are those of a simulation, bit for bit."""
 
 

@@ -56,6 +56,12 @@ class SitePolicy:
         10
     )
     least_training: Annotated[Whole, Help("Fewest training samples with which it takes part.")] = 20
+    least_per_coefficient: Annotated[
+        Whole,
+        Help(
+            "Fewest training samples for each coefficient of an exact fit (newton) with which it takes part; 0: no such rule."
+        ),
+    ] = 1
     least_test: Annotated[
         Whole, Help("Fewest test samples with which it evaluates; with fewer it only trains.")
     ] = 20
@@ -124,6 +130,17 @@ class SitePolicy:
             )
         least_class = self.least_class if has_classes else 0
         return data.without_small_groups(self.least_test, least_class)
+
+    def check_fit(self, samples: int, coefficients: int) -> None:
+        """Raise `Declined` for training samples that are too few for an exact fit of so many coefficients (0: there is none)."""
+        least = self.least_per_coefficient * coefficients
+        if samples < least:
+            raise Declined(
+                "rules",
+                f"{samples} training samples for {coefficients} coefficients, whose second derivatives can show single samples; "
+                f"site.toml demands {least} (least_per_coefficient = {self.least_per_coefficient}): ask the coordinator for fewer "
+                "columns, or lower the rule where a secure aggregation adds up what the sites send",
+            )
 
     def unused(self, data: ClientData) -> list[str]:
         """Sentences on test and validation samples that are too few to evaluate."""
@@ -213,6 +230,7 @@ NO_RULES = SitePolicy(
     masking_per_round=sys.maxsize,
     runs_per_day=sys.maxsize,
     least_training=0,
+    least_per_coefficient=0,
     least_test=0,
     least_class=0,
     digits=0,

@@ -170,8 +170,11 @@ class SiteWorker:
         proxy = (population.x, population.y)
         run_config = run_config_of(federation, population, proxy=proxy, device=self._device)
         run_config = run_config.here()
-        if federation.secure_aggregation:
-            for planned in run_config.outline:
+        for planned in run_config.outline:
+            if isinstance(planned, Stage):
+                coefficients = planned.method.least_samples(run_config.settings)
+                self.policy.check_fit(count, coefficients)
+            if federation.secure_aggregation:
                 check_summed(planned, run_config.settings)
                 check_threshold(planned, federation)
 

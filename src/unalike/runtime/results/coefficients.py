@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, warn
-from unalike.core.tasks.task import CLASSES, SQUARED_ERROR
+from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Tree
 from unalike.data.sanity import listed
 from unalike.methods.linear_head import LinearHead, generalized_inverse
@@ -68,28 +68,27 @@ class LinearFit:
 
     @property
     def rank(self) -> int:
-        """The number of combinations of coefficients that samples determine."""
-        return round(float(np.trace(self.inverse @ self.curvature)))
+        """The number of combinations of coefficients that samples determine, with the intercepts of the clients' own."""
+        common = round(float(np.trace(self.inverse @ self.curvature)))
+        if not self.part.has_own_intercepts:
+            return common
+        rows, _ = self.head.shape
+        return common + rows * round(self.number("clients"))
 
     @property
-    def has_classes(self) -> bool:
-        """Whether the coefficients are logarithms of odds ratios."""
-        return self.head.task.offers(CLASSES)
-
-    @property
-    def has_variance(self) -> bool:
-        """Whether the variance about the line is estimated, too."""
-        return self.head.task.offers(SQUARED_ERROR)
+    def ratio(self) -> str:
+        """The ratio that the exponential of a coefficient is; empty where the variance about the line is estimated, too."""
+        return self.head.task.coefficient_ratio
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom of the tests: n - rank of a regression; infinitely many of classes and counts."""
-        return self.number("samples") - self.rank if self.has_variance else math.inf
+        """Degrees of freedom of the tests: n - rank of a regression; infinitely many where there is no variance to estimate."""
+        return math.inf if self.ratio else self.number("samples") - self.rank
 
     @property
     def covariance(self) -> np.ndarray:
-        """phi (H + L)^-, [P, P]: phi is 1 for classes and counts, for a regression 2 loss / (n - rank), of the loss's scale."""
-        if not self.has_variance:
+        """phi (H + L)^-, [P, P]: phi is 1 for ratios; for a regression 2 loss / (n - rank), which follows the loss's scale."""
+        if self.ratio:
             return self.inverse
         scale = 2 * self.number("loss") / self.freedom if self.freedom > 0 else math.nan
         return scale * self.inverse
@@ -171,12 +170,12 @@ def _fit_of(group: ModelGroup) -> LinearFit:
     state = group.state.part_states[newton.name]
     if not state["samples"]:
         raise UnalikeError("this run has made no round, so there are no coefficients; give rounds")
-    return LinearFit(LinearHead.of(group.settings), state, newton)
+    return LinearFit(newton.head(group.settings), state, newton)
 
 
 def _outcomes(fit: LinearFit, population: Population) -> Sequence[str]:
     """The class, or the target, that each of the R rows of the coefficients predicts. Raises `UnalikeError` for several targets."""
-    if fit.has_classes:
+    if fit.head.task.offers(CLASSES):
         classes = population.classes or population.task.class_names
         return list(classes)[1:]
     if fit.head.outputs > 1:
@@ -230,12 +229,12 @@ def _rows(
         "robust_low": robust.low,
         "robust_high": robust.high,
     }
-    if fit.has_classes:
+    if fit.ratio:
         with np.errstate(over="ignore"):
             columns |= {
-                "odds_ratio": np.exp(estimate),
-                "odds_low": np.exp(model_based.low),
-                "odds_high": np.exp(model_based.high),
+                f"{fit.ratio}_ratio": np.exp(estimate),
+                f"{fit.ratio}_low": np.exp(model_based.low),
+                f"{fit.ratio}_high": np.exp(model_based.high),
             }
     columns |= {IS_DETERMINED: is_determined, HAS_CONVERGED: has_converged}
     return pd.DataFrame(columns)
@@ -249,9 +248,14 @@ def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
             "standard errors are known: leave columns out"
         )
     advice = "more rounds are needed"
-    if fit.has_classes:
+    if fit.ratio:
+        separated = (
+            "a class is separated"
+            if fit.head.task.offers(CLASSES)
+            else "those without an event are told"
+        )
         advice = (
-            "a class is separated by these columns, or more rounds are needed: give newton(l2=0.1), which has a finite fit, leave "
+            f"{separated} by these columns, or more rounds are needed: give {fit.part.name}(l2=0.1), which has a finite fit, leave "
             "the columns out, or give more rounds"
         )
     moving = table["term"][table[IS_DETERMINED] & ~table[HAS_CONVERGED]].unique()
@@ -263,7 +267,7 @@ def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
     if len(undetermined):
         warn(
             f"no coefficient of {listed(list(undetermined))}: in the training samples these columns are constant, or sums of "
-            "others; leave one of them out, or give newton(l2=0.1)"
+            f"others; leave one of them out, or give {fit.part.name}(l2=0.1)"
         )
     small = round(fit.number("small_clients"))
     if small:

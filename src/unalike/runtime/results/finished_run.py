@@ -219,7 +219,7 @@ class Run:
         )
 
     def coefficients(self) -> pd.DataFrame:
-        """The coefficients of a linear or logistic model that `newton` fitted, in the units of the table's columns.
+        """The coefficients of a linear, logistic, Poisson or Cox model that `newton` fitted, in the units of the table's columns.
 
         The fit is that of all clients' training samples together (docs/how_to/coefficients.md). Warnings name coefficients that are
         not finite or not determined, which are NaN.
@@ -228,7 +228,8 @@ class Run:
             A row per term: `outcome` (the class, compared with the first one, or the target), `term`, `coefficient`;
             `se z p low high` of the model, with 95 % intervals, by t tests for a regression; `robust_se robust_p robust_low
             robust_high` by the sandwich of the clients, by t tests with clients - 1 degrees of freedom; and for classes
-            `odds_ratio odds_low odds_high`. Categories are compared with the one that is marked as the reference.
+            `odds_ratio odds_low odds_high`, for counts `rate_ratio ...`, for times to an event `hazard_ratio ...`. Categories are
+            compared with the one that is marked as the reference.
 
         Raises:
             UnalikeError: the run is of another method, has a model with further layers or an earlier round's (`select="best"`),

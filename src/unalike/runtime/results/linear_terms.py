@@ -33,7 +33,7 @@ def terms_of(encoding: Encoding | None, features: int, has_intercept: bool) -> l
     intercept = unit[features:].sum(0)
     if encoding is None or encoding.words is not None or encoding.width != features:
         terms = [Term(f"x{place}", unit[place]) for place in range(features)]
-        return _with_intercept(intercept, terms)
+        return [*_intercept(intercept, has_intercept), *terms]
 
     # the order is that of the encoded columns: numbers, gaps, categories
     columns = iter(unit)
@@ -55,8 +55,8 @@ def terms_of(encoding: Encoding | None, features: int, has_intercept: bool) -> l
         terms.append(Term(name, np.zeros_like(reference), is_reference=True))
         for value, column in of_value.items():
             terms.append(Term(f"{category.name}={value}", column - reference))
-    return _with_intercept(intercept, terms)
+    return [*_intercept(intercept, has_intercept), *terms]
 
 
-def _with_intercept(intercept: np.ndarray, terms: list[Term]) -> list[Term]:
-    return [Term(INTERCEPT, intercept), *terms] if intercept.any() else terms
+def _intercept(combination: np.ndarray, exists: bool) -> list[Term]:
+    return [Term(INTERCEPT, combination)] if exists else []
