@@ -11,6 +11,7 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
+from evaluated_scores import scores
 from safetensors.torch import load_file
 
 import unalike as ua
@@ -418,21 +419,6 @@ def patients(file, older=0.0, kinds=("ill", "well"), seed=0):
     )
     frame.to_csv(file, index=False)
     return f"file(path={file!r}, target='outcome')"
-
-
-def scores(text):
-    """The row of all samples that `evaluate` prints, by column."""
-    head, *rows = text.strip().splitlines()
-    names, pooled = (
-        re.split("  +", head.strip()),
-        [row for row in rows if row.startswith("all samples pooled")],
-    )
-    cells = re.split("  +", (pooled or rows)[-1].strip())[-len(names) :]
-    return {
-        name: float(cell.removesuffix("\u00a0%")) / (100 if "%" in cell else 1)
-        for name, cell in zip(names, cells, strict=True)
-        if cell != "–"
-    }
 
 
 def as_printed(share):

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from evaluated_scores import scores
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import mean_absolute_error, r2_score
 
@@ -31,8 +32,7 @@ def test_run_evaluate_and_predict_agree_with_scikit_learn(cli):
     assert code == 0 and all(f" {name} " in out for name in ("loss", "RMSE", "MAE", "R²")), err
     code, text, err = cli("evaluate", "run", "--data", "diabetes.csv")
     assert code == 0, err
-    head, *_, last = text.strip().splitlines()
-    found = dict(zip(head.split(), map(float, last.split()[1:]), strict=True))
+    found = scores(text)
     assert cli("predict", "run", "--data", "diabetes.csv")[0] == 0
     # `predict` keeps the order of the file, for tables whose every column is read
     y, guess = pd.read_csv("diabetes.csv")["target"], pd.read_csv("predictions.csv")["prediction"]

@@ -20,6 +20,7 @@ class Multilabel(Task):
     label_dimensions: ClassVar[int] = 1
     labels_in_words: ClassVar[str] = "several true/false a sample"
     traits: ClassVar[frozenset[str]] = frozenset({SEVERAL_LABELS})
+    coefficient_ratio: ClassVar[str] = "odds"
     metrics: ClassVar[tuple[str, ...]] = (
         "loss",
         "subset_accuracy",

@@ -108,6 +108,7 @@ class DiscreteSurvival(_EventTimes):
     """
 
     name: ClassVar[str] = "discrete_survival"
+    coefficient_ratio: ClassVar[str] = "odds"
     metrics: ClassVar[tuple[str, ...]] = ("loss", "c_index", "integrated_brier")
 
     edges: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from unalike._utils.errors import reading
 from unalike.data.dataset import Dataset
@@ -32,6 +31,8 @@ def beijing_air(data_dir: Path | None) -> Dataset:
         "Beijing Multi-Site Air-Quality Data of the UCI repository (CC BY 4.0), every sixth hour"
     )
     sha256 = "fc5c8fb26468c45a09b4eddd43d181a9452295e3f52672d7f1803372eca5d270"
+    import pandas as pd
+
     path = file_of("beijing_air", "beijing_air.csv.gz", data_dir, source, sha256)
     table = pd.read_csv(path)
     table["moment"] = pd.to_datetime(table[["year", "month", "day", "hour"]])
