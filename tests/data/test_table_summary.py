@@ -244,7 +244,9 @@ def test_no_site_counts_for_more_in_the_encoding_than_by_its_rows(
 
 
 def test_names_of_a_site_are_printed_without_what_a_terminal_acts_on(frames, tmp_path):
-    frames["north"]["ward"] = np.resize(["a\x1b[2J", "b"], len(frames["north"]))
+    # twice each, so that they are no copy of the outcome
+    wards = np.repeat(["a\x1b[2J", "b"], 2)
+    frames["north"]["ward"] = np.resize(wards, len(frames["north"]))
     found = summaries(frames, tmp_path)
     [wards] = codings(found)
     assert "\x1b" in found["north"].text().encode().decode("unicode_escape")
@@ -280,7 +282,9 @@ def test_sites_that_write_one_set_in_two_ways_are_refused(
     for site, values in (("north", north), ("south", south)):
         if isinstance(values[0], str) and values[0] in "12":
             values = [*values, "(other)"]  # texts, also where a file stores no types
-        frames[site][column] = np.resize(np.array(values, object), len(frames[site]))
+        # twice each, so that a feature is no copy of the outcome
+        twice = np.repeat(np.array(values, object), 2)
+        frames[site][column] = np.resize(twice, len(frames[site]))
     found = summaries(frames, tmp_path)
     with pytest.raises(UnalikeError) as refusal:
         agreed(found)

@@ -234,7 +234,7 @@ def test_text_column_becomes_tokens_of_training_vocabulary(tmp_path, bag):
         (
             {"hospital": None},
             {"group": "hospital"},
-            "group 'hospital': found .*expected one integer or text",
+            "group 'hospital' is missing in 40 of 40 rows, the first in line 2; .*--labelled-only",
         ),
         (
             {"part": "later"},

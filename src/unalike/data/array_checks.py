@@ -112,6 +112,8 @@ def labels(values: Any, where: str, task: Task | None = None) -> Tensor:
 def _label_numbers(values: Any, where: str) -> Tensor:
     """Labels of any shape as int64, float32 or booleans."""
     y = _tensor(values, f"{where}: y")
+    if y.dim() == 0:
+        raise UnalikeError(f"{where}: y has shape [], expected [N]: a label for each sample")
     if y.is_floating_point():
         return _finite(y.to(torch.float32), f"{where}: y")
     return y if y.dtype == torch.bool else y.to(torch.int64)

@@ -41,7 +41,7 @@ def suspect_values(population: Population) -> list[str]:
 
 
 def _codes(population: Population) -> list[str]:
-    """What `suspect_numbers` says of the training samples; columns of a table by name, in its own units."""
+    """The sentences of `suspect_numbers` on the training samples; columns of a table by name, in its own units."""
     x, encoding = population.x, population.encoding
     if not is_one_tensor(x) or x.dim() != 2 or not x.is_floating_point():
         return []

@@ -46,7 +46,7 @@ class ConstantPrediction(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What to do about a model that is no better: another metric where a rare class hides what it learned, or more training."""
+        """Advice on a model that is no better: another metric where a rare class hides what it learned, or more training."""
         if self.measure != "balanced_accuracy":
             return LONGER
         metric = "roc_auc" if self.score == 0.5 else self.measure

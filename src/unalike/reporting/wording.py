@@ -115,7 +115,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def not_judged(count: int, noun: str) -> str:
-    """What is said of clients that are too small for a score of their own: `2 clients with fewer than ten ...`."""
+    """The words for clients that are too small for a score of their own: `2 clients with fewer than ten ...`."""
     return f"{plural(count, noun)} with fewer than {MIN_SAMPLES_OF_CLASS} test rows of an outcome counted, not judged"
 
 

@@ -100,6 +100,10 @@ def targets_of(
 
     Raises `UnalikeError` for one of the latter without the other, or beside a target.
     """
+    if not isinstance(target, str | Sequence):
+        raise UnalikeError(
+            f"{where}: found target={target!r}, expected a column's name, or several of them"
+        )
     targets = [target] if isinstance(target, str) else list(target)
     if time is None and event is None:
         return targets if offset is None else [*targets, offset]
