@@ -267,7 +267,7 @@ def read_table(
 def _words(
     text: str | None, length: int, vocabulary: int, bag: bool, unused: Sequence[str], where: str
 ) -> Callable[[pd.DataFrame, int], Encoding] | None:
-    """A function from a table and its number of training rows to the encoding of the column `text`; None for other tables.
+    """A function from a table and its number of training rows to the encoding of `text`; None for other tables.
 
     Raises `UnalikeError` for a column that something else is read from, and for options of texts without such a column.
     """
