@@ -13,7 +13,7 @@ import unalike
 
 STUDIES = Path(__file__).parents[1]
 PROJECT = tomllib.loads((STUDIES / "pyproject.toml").read_text())["project"]
-MODULES = {"scikit-learn": "sklearn", "pot": "ot"}
+MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "pot": "ot"}
 """Distribution -> module, where they differ."""
 
 

@@ -204,9 +204,7 @@ def fitting_options(
 
     options: dict[str, Any] = {}
     if table_at(data, data_dir) is not None:
-        options = {"labelled": True}
-        if "regression" not in columns:
-            options["task"] = config["data"]["task"]
+        options = {"task": config["data"]["task"], "labelled": True}
     return options | columns
 
 
