@@ -11,7 +11,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import load, partition
-from unalike.data.sources import natural
+from unalike.data.sources import natural_arrays
 from unalike.data.sources.natural import HEART_DISEASE, TABLES, NaturalTable
 from unalike.data.sources.registry import registry
 
@@ -161,7 +161,7 @@ def test_smartwatch_keeps_recordings_whole_and_scales_each_channel_by_its_traini
     np.savez(
         path, **arrays, subject=recording % 4, side=recording % 2, classes=np.array(["PEN", "ROW"])
     )
-    monkeypatch.setattr(natural, "file_of", lambda *asked: path)
+    monkeypatch.setattr(natural_arrays, "file_of", lambda *asked: path)
     data = load("smartwatch", tmp_path)
     train = len(data.train[1])
     owners = data.groups["recording"]

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unalike._utils.errors import UnalikeError
-from unalike.cli.flags import AsJson, path
+from unalike.cli.flags import AsJson, TableOut
 
 NAME = "coefficients"
 
@@ -15,14 +14,7 @@ def command(
     folder: Annotated[
         Path, typer.Argument(help="Folder of `unalike run --out`, or of a federation.")
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write: .csv with all digits, or .html, a page for printing.",
-            parser=path,
-            metavar="PATH",
-        ),
-    ] = None,
+    out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the coefficients of a linear, logistic, Poisson or Cox model, with standard errors, p, intervals and ratios.
@@ -43,10 +35,6 @@ def command(
     from unalike.reporting.html import write_text
     from unalike.runtime.results.finished_run import open_run
 
-    if out is not None and out.suffix not in (".csv", ".html"):
-        raise UnalikeError(
-            f"found {out.name} for --out; expected a name that ends in .csv or .html"
-        )
     run = open_run(model_folder(folder))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unalike._utils.errors import UnalikeError
-from unalike.cli.flags import AsJson, data_dir, path, uses_flags
+from unalike.cli.flags import AsJson, TableOut, data_dir, uses_flags
 from unalike.cli.names import completion
 
 if TYPE_CHECKING:
@@ -35,14 +35,7 @@ def command(
             **completion("metric"),
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="File to write: .csv with all digits, or .html, a page for printing.",
-            parser=path,
-            metavar="PATH",
-        ),
-    ] = None,
+    out: TableOut = None,
     *,
     data_dir: Path | None,
     as_json: AsJson = False,
@@ -70,10 +63,6 @@ def command(
     from unalike.runtime.records.run_directory import RunDirectory
     from unalike.runtime.results.finished_run import open_run
 
-    if out is not None and out.suffix not in (".csv", ".html"):
-        raise UnalikeError(
-            f"found {out.name} for --out; expected a name that ends in .csv or .html"
-        )
     runs = _runs(folder)
     first = next(iter(runs.values()))
     population = _population(first, data_dir)
@@ -148,15 +137,13 @@ def _runs(folder: Path) -> dict[str, Path]:
 
 def _population(run: Path, data_dir: Path | None) -> Population:
     """The clients of a run with their samples. Raises `UnalikeError` where they are not known, or very many."""
-    from unalike.cli.finished_run import own_data
-    from unalike.data.partition_plan import PartitionPlan
-    from unalike.data.partitioning.apply_plan import apply_plan
+    from unalike.cli.finished_run import own_clients
     from unalike.runtime.records.run_directory import RunDirectory
 
     config = RunDirectory(run).config
-    if config is None or not (run / "plan.json").exists():
+    if config is None:
         raise UnalikeError(f"{run} has no partition plan, so the clients' samples are unknown")
-    population = apply_plan(PartitionPlan.load(run / "plan.json"), own_data(run, config, data_dir))
+    _, _, population = own_clients(run, config, data_dir)
     if len(population) > MAX_SITES:
         raise UnalikeError(
             f"{run} has {len(population)} clients; expected at most {MAX_SITES} for a table of every model at every client"

@@ -306,23 +306,15 @@ def _own_samples(
     """The test samples of the run's clients, one row for each client, or of the client that is named."""
     import numpy as np
 
-    from unalike.cli.finished_run import client_index, own_data, source_of
+    from unalike.cli.finished_run import client_index, own_clients, source_of
     from unalike.cli.table_rows import subgroups_of_samples
-    from unalike.data.partition_plan import PartitionPlan
-    from unalike.data.partitioning.apply_plan import apply_plan
     from unalike.data.ragged import Ragged
 
     if table:
         raise UnalikeError(
             f"found --{next(iter(table))} without --data: the rows are the run's own clients; give the table with --data"
         )
-    if not (folder / "plan.json").exists():
-        raise UnalikeError(
-            f"{folder} has no partition plan, so the clients' samples are unknown; give --data"
-        )
-    plan = PartitionPlan.load(folder / "plan.json")
-    dataset = own_data(folder, config, data_dir)
-    population = apply_plan(plan, dataset)
+    plan, dataset, population = own_clients(folder, config, data_dir, remedy="; give --data")
     chosen = range(len(population)) if client is None else [client_index(population, client)]
     test = Ragged.of(population.test[k] for k in chosen)
     owner = np.repeat(np.arange(len(chosen)), test.sizes)

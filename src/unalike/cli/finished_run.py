@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from unalike.core.model import Model
     from unalike.core.tasks.task import Task
     from unalike.data.dataset import Dataset
+    from unalike.data.partition_plan import PartitionPlan
     from unalike.data.population import Population
     from unalike.data.table_encoding import Encoding
     from unalike.metrics.metrics import RunMetrics
@@ -285,6 +286,26 @@ def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Da
         data_dir = Path(flags["data_dir"])
     name = flags.get("data", config["data"]["name"])
     return DataFlags(data=name, data_dir=data_dir, **options)
+
+
+def own_clients(
+    folder: Path, config: dict[str, Any], data_dir: Path | None, remedy: str = ""
+) -> tuple[PartitionPlan, Dataset, Population]:
+    """The partition plan of a run, its data set, and the clients that they make.
+
+    Raises `UnalikeError`, which ends with the `remedy`, for a run without a plan, and as `own_data` does.
+    """
+    from unalike.data.partition_plan import PartitionPlan
+    from unalike.data.partitioning.apply_plan import apply_plan
+
+    file = folder / "plan.json"
+    if not file.exists():
+        raise UnalikeError(
+            f"{folder} has no partition plan, so the clients' samples are unknown{remedy}"
+        )
+    plan = PartitionPlan.load(file)
+    dataset = own_data(folder, config, data_dir)
+    return plan, dataset, apply_plan(plan, dataset)
 
 
 def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unalike._utils.errors import refuse_empty_path
+from unalike._utils.errors import UnalikeError, refuse_empty_path
 from unalike.cli.names import completion
 from unalike.core.option import Option, options_of, read_values
 from unalike.core.options import (
@@ -77,6 +77,25 @@ def path(text: str | Path) -> Path:
     return Path(text)
 
 
+def table_path(text: str | Path) -> Path:
+    """A file for a table. Raises `UnalikeError` for another ending than those of CSV and of a page."""
+    file = path(text)
+    if file.suffix not in (".csv", ".html"):
+        raise UnalikeError(
+            f"found {file.name} for --out; expected a name that ends in .csv or .html"
+        )
+    return file
+
+
+TableOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="File to write: .csv with all digits, or .html, a page for printing.",
+        parser=table_path,
+        metavar="PATH",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(

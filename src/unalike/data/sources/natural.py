@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError, reading
+from unalike._utils.errors import UnalikeError
 from unalike.data.belonging import ROWS_ALONE
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import NAMED_BY, content, every_fifth, registry, searched
+from unalike.data.sources.registry import NAMED_BY, content, registry, searched
 from unalike.data.sources.table_files import read_table
 
 HEART_DISEASE = Path(__file__).with_name("heart_disease.csv.gz")
@@ -85,37 +84,6 @@ def _register(name: str, table: NaturalTable) -> None:
 
 for _name, _table in TABLES.items():
     _register(_name, _table)
-
-
-@registry.register("smartwatch")
-def smartwatch(data_dir: Path | None) -> Dataset:
-    """2,369 windows of 10 subjects' smartwatches (Burns et al. 2018): one of 7 shoulder exercises; group "subject".
-
-    A window of 100 steps of three accelerations and three rotations is an image [1, 100, 6], in units of the training windows'
-    standard deviations. Windows of one `recording` are on one side of a split; `side` is the arm with the watch.
-    """
-    source = "the data of the Python package seglearn 1.2.5 (BSD), in windows of 100 steps that do not overlap"
-    sha256 = "04f7117fc8a5a99524e29a46398c649afe6f5cce5d3dfc861e4d5cbe3931a7aa"
-    path = file_of("smartwatch", "smartwatch.npz", data_dir, source, sha256)
-    with reading(path, "an archive of windows"), np.load(path, allow_pickle=False) as archive:
-        x = archive["x"]
-        y = archive["y"].astype(np.int64)
-        classes = archive["classes"].tolist()
-        groups = {name: archive[name].astype(np.int64) for name in ("subject", "recording", "side")}
-    test = every_fifth(y, groups["recording"])
-    training = x[~test]
-    x = (x - training.mean((0, 1))) / training.std((0, 1))
-    order = np.argsort(test, kind="stable")  # training windows first
-    return Dataset.divided(
-        name="smartwatch",
-        x=x[order, None].astype(np.float32),
-        y=y[order],
-        train=len(training),
-        classes=classes,
-        groups={name: values[order] for name, values in groups.items()},
-        unit="recording",
-        published=False,
-    )
 
 
 def file_of(name: str, file: str, data_dir: Path | None, source: str, sha256: str) -> Path:

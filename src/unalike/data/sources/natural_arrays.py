@@ -21,6 +21,23 @@ MOST_BYTE = 255.0
 """The largest value of a stored pixel."""
 
 
+@registry.register("smartwatch")
+def smartwatch(data_dir: Path | None) -> Dataset:
+    """2,369 windows of 10 subjects' smartwatches (Burns et al. 2018): one of 7 shoulder exercises; group "subject".
+
+    A window of 100 steps of three accelerations and three rotations is an image [1, 100, 6], in units of the training windows'
+    standard deviations. Windows of one `recording` are on one side of a split; `side` is the arm with the watch.
+    """
+    source = "the data of the Python package seglearn 1.2.5 (BSD), in windows of 100 steps that do not overlap"
+    sha256 = "04f7117fc8a5a99524e29a46398c649afe6f5cce5d3dfc861e4d5cbe3931a7aa"
+    found = _arrays("smartwatch", "smartwatch.npz", data_dir, source, sha256)
+    groups = {name: found[name].astype(np.int64) for name in ("subject", "recording", "side")}
+    test = every_fifth(found["y"], groups["recording"])
+    training = found["x"][~test]
+    scaled = (found["x"] - training.mean((0, 1))) / training.std((0, 1))
+    return _divided("smartwatch", scaled[:, None], found, test, groups, unit="recording")
+
+
 @registry.register("beijing_air")
 def beijing_air(data_dir: Path | None) -> Dataset:
     """64,275 moments at 12 stations in Beijing, 2013 to 2017 (Zhang et al. 2017): PM2.5 / 100; group "station".

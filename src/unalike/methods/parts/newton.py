@@ -25,7 +25,10 @@ MOST_RISE = 1e-6
 """Largest rise of the loss in a round, relative to it, that counts as rounding."""
 INTERCEPT_MOVES = 10
 """Moves of a client's own intercept in a round, from where the last round left it."""
-
+ALL = slice(None)
+"""All columns of a design."""
+INTERCEPT = slice(-1, None)
+"""The last column of a design with an intercept, which is its ones."""
 ROUNDING = 1e-9
 """The share by which a client's sums may differ from what its other numbers say."""
 
@@ -225,7 +228,7 @@ class NewtonOwnIntercepts(Newton, OwnParameters):
         samples = Samples.of(head, params, client)
         weights = head.weights(params)
         for _ in range(INTERCEPT_MOVES):
-            sums = samples.intercept_sums(weights)
+            sums = samples.sums(weights, INTERCEPT)
             move = newton_move(sums["curvature"], sums["gradient"], sums["loss"])
             moves = torch.zeros_like(weights)
             moves[head.first :, -1] = move
@@ -264,19 +267,14 @@ class Samples:
             batches.append((design, batch))
         return cls(head, batches)
 
-    def sums(self, weights: Tensor) -> Tree:
-        """The sums of `LinearHead.sums` at weights [C, Q], with 0 for those that the part adds."""
-        sums = no_sums(weights[self.head.first :])
-        for design, batch in self.batches:
-            sums |= tree.add(self.head.sums(design @ weights.T, design, batch), sums)
-        return sums
+    def sums(self, weights: Tensor, columns: slice = ALL) -> Tree:
+        """The sums of `LinearHead.sums` at weights [C, Q], with 0 for those that the part adds.
 
-    def intercept_sums(self, weights: Tensor) -> Tree:
-        """The same with the derivatives in the intercepts [R] alone."""
-        sums = no_sums(weights[self.head.first :, -1:])
+        Derivatives are in the coefficients of these `columns` of Q alone.
+        """
+        sums = no_sums(weights[self.head.first :, columns])
         for design, batch in self.batches:
-            ones = design[:, -1:]
-            sums |= tree.add(self.head.sums(design @ weights.T, ones, batch), sums)
+            sums |= tree.add(self.head.sums(design @ weights.T, design[:, columns], batch), sums)
         return sums
 
 
