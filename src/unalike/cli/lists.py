@@ -138,6 +138,7 @@ def _describe(registry: Registry, name: str) -> None:
 LISTS = {
     "partitions": "Partitions of a data set among clients.\n\nA change of the samples is added with `+`.",
     "transforms": "Normalization and augmentation of batches, combined with `+`.",
+    "devices": "Traits of simulated devices, combined with `+` (--devices).",
     "models": "Models by name. In Python, any torch.nn.Module can be used.",
     "tasks": "Tasks: kinds of labels with their loss and metrics (--task).",
     "losses": "Losses that clients minimize (--loss).",

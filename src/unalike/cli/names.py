@@ -15,6 +15,7 @@ REGISTRIES = {
         "Changes of samples": "unalike.data.partitioning.feature_skew",
     },
     "transforms": {"Transforms": "unalike.data.transforms"},
+    "devices": {"Traits of devices": "unalike.client_devices.device_model"},
     "models": {"Models": "unalike.models.registry"},
     "tasks": {"Tasks": "unalike.core.tasks.registry"},
     "losses": {"Losses": "unalike.core.losses"},

@@ -120,7 +120,7 @@ def compare(
         jobs: number of runs at a time, each in a process with one thread, a copy of this one; on Linux, on the CPU,
             and not for a race.
         progress: as for `ua.run`; in each row, `run` names the run, such as "fedavg (seed 0)".
-        options: further arguments of `ua.run`: `participation`, `executor`, `evaluate_every`, `protocol`, `device`,
+        options: further arguments of `ua.run`: `participation`, `devices`, `executor`, `evaluate_every`, `protocol`, `device`,
             `buffers`, `transform`, `precision`, `stop` (as text), `budget`, `select`. With `budget`, methods are compared at
             equal cost; with `select="best"`, each run is judged by the round with the best validation score.
 

@@ -323,7 +323,9 @@ class SharedRunOptions:
     ] = None
     budget: Annotated[
         str | None,
-        Help("Budget of a run: '30 rounds', '10 min' of training, '500 MB', '3 epsilon'."),
+        Help(
+            "Budget of a run: '30 rounds', '10 min' of training, '2 h simulated' (--devices), '500 MB', '3 epsilon'."
+        ),
     ] = None
     select: Annotated[
         Literal["last", "best"],
@@ -359,6 +361,13 @@ class TrainingOptions(SharedRunOptions, RoundOptions):
             "share as its probability."
         ),
     ] = "fixed"
+    devices: Annotated[
+        str | None,
+        Help(
+            "Simulated devices of the clients, such as 'lognormal(sigma=1) + drop_out(rate=0.1)' (see `unalike list devices`): the "
+            "history gets simulated seconds. None unless given."
+        ),
+    ] = None
     executor: Annotated[
         str,
         Help(

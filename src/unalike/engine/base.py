@@ -50,17 +50,24 @@ def client_costs(method: Method, work: Work, sizes: np.ndarray) -> np.ndarray:
     last bits of sums.
     """
 
+    return trained_samples(method, work, sizes, step_cost=STEP_COST)
+
+
+def trained_samples(
+    method: Method, work: Work, sizes: np.ndarray, step_cost: int = 0
+) -> np.ndarray:
+    """The samples in all steps of a round of clients with these numbers of samples; each step counts `step_cost` more."""
     works = [phase.work(work) for phase in method.phases]
 
-    def cost(samples: int) -> int:
+    def samples_of_steps(samples: int) -> int:
         total = 0
         for work in works:
             rows = min(work.batch_size or samples, samples)
-            total += work.steps_for(samples) * (rows + STEP_COST)
+            total += work.steps_for(samples) * (rows + step_cost)
         return total
 
     distinct_sizes, which = distinct(sizes)
-    return np.array([cost(n) for n in distinct_sizes], np.int64)[which]
+    return np.array([samples_of_steps(n) for n in distinct_sizes], np.int64)[which]
 
 
 class SampleSource(Protocol):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from markupsafe import Markup
 
-from unalike.metrics.columns import IN_USE, TEST, VALIDATION, Column
+from unalike.metrics.columns import IN_USE, SIMULATED_SECONDS, TEST, VALIDATION, Column
 from unalike.reporting import wording
 from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.figure import Figure
@@ -234,18 +234,21 @@ def labels(content: ReportContent) -> Panel | None:
 
 
 def cost(content: ReportContent, looks: Looks) -> Panel | None:
-    """Score by traffic and by time."""
+    """Score by traffic and by time, also that of simulated devices."""
     metric = content.metric
     judged = _judged(content, content.unprefixed_protocol, looks)
     shown = _with_numbers(content.rounds, metric.name, judged)
     if not shown:
         return None
     goal = metric.word + metric.axis_unit
-    views = []
-    for label, spent, title in (
+    axes = [
         ("Traffic", "mb", "MB to and from all clients"),
         ("Time", "seconds", "seconds on the machine that ran this"),
-    ):
+    ]
+    if SIMULATED_SECONDS in content.rounds:
+        axes.append(("Simulated time", SIMULATED_SECONDS, "seconds of the simulated devices"))
+    views = []
+    for label, spent, title in axes:
         figure = report_charts.cost(
             content.rounds, spent, title, metric.name, goal, shown, metric.scale
         )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from unalike.metrics.columns import IN_USE
+from unalike.metrics.columns import IN_USE, RUNNING_TOTALS, SIMULATED_SECONDS
 from unalike.metrics.named_metrics import MISSING, Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
@@ -36,9 +36,10 @@ SHOWN_COLUMNS = (
     "epsilon",
     "traffic",
     "time",
+    SIMULATED_SECONDS,
     "seeds",
 )
-"""The columns that a terminal and a notebook show; epsilon only if a method is private."""
+"""The columns that a terminal and a notebook show; running totals only where they apply."""
 
 
 def summary_columns(
@@ -68,6 +69,11 @@ def summary_columns(
         "time": number("Time", "seconds", wording.duration),
         "evaluation": number("Time of evaluation", "evaluation_seconds", wording.duration),
         "epsilon": number("Epsilon", lambda row: row.get("epsilon", math.nan), wording.decimal),
+        SIMULATED_SECONDS: number(
+            "Simulated time",
+            lambda row: row.get(SIMULATED_SECONDS, math.nan),
+            wording.duration,
+        ),
         "loss": number("Loss", "loss", _loss),
         "seeds": number("Seeds", "seeds"),
     }
@@ -152,6 +158,8 @@ def summary_tables(content: ReportContent) -> list[Table]:
         if scored.empty:
             continue
         caption = wording.capital(MODELS[protocol]) if len(protocols) > 1 else ""
-        shown = [columns[name] for name in SHOWN_COLUMNS if name != "epsilon" or name in scored]
+        shown = [
+            columns[name] for name in SHOWN_COLUMNS if name not in RUNNING_TOTALS or name in scored
+        ]
         tables.append(Table.of(caption, shown, rows(scored)))
     return tables

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from unalike.metrics.columns import IN_USE
+from unalike.metrics.columns import IN_USE, SIMULATED_SECONDS
 from unalike.metrics.named_metrics import MISSING
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
@@ -77,6 +77,7 @@ def target(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
         TableColumn("Rounds", rounds),
         number("MB", "mb", wording.megabytes),
         by_name["time"],
+        *[by_name[name] for name in (SIMULATED_SECONDS,) if name in spent],
         by_name["seeds"],
     ]
     caption = f"Cost to reach {metric.word} {metric.text(goal)}{what}, {MODELS[protocol]}: mean over seeds, if all reach it"
@@ -196,6 +197,8 @@ def costs(content: ReportContent, looks: Looks) -> Table | None:
     names = ["method", "down", "up", "time"]
     if spent["evaluation_seconds"].notna().any():
         names.append("evaluation")
+    if SIMULATED_SECONDS in spent:
+        names.append(SIMULATED_SECONDS)
     columns = [by_name[name] for name in names]
     return _table("A whole run with all its clients, mean over seeds", columns, spent)
 

@@ -73,6 +73,7 @@ def run(
     seed: int = 0,
     participation: float = 1.0,
     sampling: str = "fixed",
+    devices: str | None = None,
     executor: str = "auto",
     evaluate_every: int = 1,
     protocol: str | Sequence[str] = "clients",
@@ -121,6 +122,8 @@ def run(
         participation: share of the clients that take part in a round.
         sampling: draw of the clients of a round: "fixed", so many of them without replacement, or "poisson", each one by itself
             with the share as its probability.
+        devices: simulated devices of the clients, such as "lognormal(sigma=1) + drop_out(rate=0.1)": their speeds, when they are
+            there, whose updates arrive. The history gets `simulated_seconds`, the time since the run began.
         executor: executor: "auto", "loop", "batched" or "distributed(workers=2)".
         evaluate_every: number of rounds between evaluations; the end of a stage is always evaluated.
         protocol: evaluation protocol: "clients", "server", "personal", "local", or several. The first fills the plain columns.
@@ -134,8 +137,8 @@ def run(
             updates by a few per cent.
         stop: rule that ends a run early, such as "min_accuracy >= 0.8" or "patience(rounds=10)", read from validation samples
             if the clients have any; or a function that is called with each row of the history and returns True to end the run.
-        budget: budget of a run: "30 rounds", "10 min" of training, "500 MB" to and from all clients, or "3 epsilon" of a private
-            method.
+        budget: budget of a run: "30 rounds", "10 min" of training, "2 h simulated" with `devices`, "500 MB" to and from all
+            clients, or "3 epsilon" of a private method.
         select: model to keep: of the "last" round, or of the "best" one by validation score (of the personal models if
             there are any).
         metric: metric to decide by, such as "roc_auc" or "sensitivity_at(specificity=0.95)", one or several; they come first
@@ -304,6 +307,7 @@ def _aggregate(clients: StageBackend, updates: RoundUpdates, result: RoundResult
     result.bytes_down = updates.bytes_down
     result.bytes_up = updates.bytes_up
     result.faults = dict(updates.faults)
+    result.lost = dict(updates.lost)
     result.local = dict(updates.local)
     for name, group in stage.groups.items():
         values = group.state.params | group.state.buffers
@@ -332,7 +336,7 @@ def _close_round(clients: StageBackend, index: int, recorder: RunRecorder) -> Ro
         replies = clients.exchange(train=_cohort_ahead(clients), evaluate=True)
     stage.pending = None
     metrics, client_rows = replies.metrics or ({}, [])
-    scores = stage.budget_columns | metrics
+    scores = stage.columns | metrics
     row = _row(recorder.next_round, result, scores, replies.evaluation_seconds)
     recorder.add(index, clients, row, client_rows)
     return replies.updates
@@ -355,7 +359,7 @@ def _is_evaluated(stage: StageState, result: RoundResult, recorder: RunRecorder)
     number = recorder.next_round
     if number % recorder.run_config.options.evaluate_every == 0 or stage.last_done:
         return True
-    rows = [*recorder.history.rows, _row(number, result, {})]
+    rows = [*recorder.history.rows, _row(number, result, stage.columns)]
     with_this = History(rows, columns=recorder.run_config.columns)
     return bool(recorder.run_config.ending.why(with_this) or stage.why_no_next_round)
 

@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from unalike.metrics.columns import TIMES, Column
+from unalike.metrics.columns import RUNNING_TOTALS, SIMULATED_SECONDS, TIMES, Column
 from unalike.metrics.named_metrics import Metric
 from unalike.statistics.inference import without_rounding
 from unalike.statistics.scores import require_columns
-
-_TARGET = ["method", "seeds", "reached", "round", "mb", "seconds"]
-"""The columns of `to_target`."""
 
 
 def to_target(
@@ -25,13 +22,17 @@ def to_target(
 ) -> pd.DataFrame:
     """Rounds, MB and seconds until a run first scores `target` or better: `method seeds reached round mb seconds`.
 
-    The last three are means over seeds, and NaN unless every seed reached the target: a mean over the successful seeds alone
-    would favor the method. Only evaluated rounds after round 0 count. `lost`: method -> number of its seeds that diverged;
-    `rounds` has no rows of them, and they count as seeds that did not reach the target.
+    With `simulated_seconds` where devices are simulated. All but the first three are means over seeds, and NaN unless every seed
+    reached the target: a mean over the successful seeds alone would favor the method. Only evaluated rounds after round 0 count.
+    `lost`: method -> number of its seeds that diverged; `rounds` has no rows of them, and they count as seeds that did not reach
+    the target.
     """
     metric = column.metric
     spent = cumulative(rounds)
     spent = spent.assign(mb=spent["mb_down"] + spent["mb_up"]).sort_values("round")
+    costs = ["round", "mb", "seconds"]
+    if SIMULATED_SECONDS in rounds:
+        costs.append(SIMULATED_SECONDS)
     rows: list[dict[str, Any]] = []
     for method in rounds["method"].unique():
         of_method = spent[spent["method"] == method]
@@ -41,14 +42,14 @@ def to_target(
             continue
         seeds += lost.get(method, 0)
         reached = scored[metric.sign * (scored[column.name] - target) >= -1e-12]
-        first = reached.groupby("seed")[["round", "mb", "seconds"]].first()
+        first = reached.groupby("seed")[costs].first()
         means = first.mean()
         # the mean of the seeds that succeeded would favor the method
         if len(first) < seeds:
             means = means * math.nan
         row = {"method": method, "seeds": seeds, "reached": len(first)}
         rows.append(row | {str(name): mean for name, mean in means.items()})
-    return pd.DataFrame(rows, columns=_TARGET)
+    return pd.DataFrame(rows, columns=["method", "seeds", "reached", *costs])
 
 
 def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) -> pd.Series:
@@ -66,16 +67,19 @@ def pareto_front(table: pd.DataFrame, more: Iterable[str], less: Iterable[str]) 
     return pd.Series(on_front, index=table.index)
 
 
+def running_totals(rounds: pd.DataFrame) -> list[str]:
+    """The columns of `rounds` that are running totals already."""
+    return [name for name in RUNNING_TOTALS if name in rounds]
+
+
 def totals(rounds: pd.DataFrame) -> pd.DataFrame:
     """Cost of a whole run, mean over seeds: index method, columns `mb_down mb_up seconds evaluation_seconds` (MB = 10^6 bytes).
 
-    With the column `epsilon` where a method is private: what its rounds cost in all.
+    With the column `epsilon` where a method is private, and `simulated_seconds` where devices are simulated.
     A run that is evaluated only every few rounds has rows only for these rounds. Each row then counts for all rounds since the
     row before.
     """
-    names = ["mb_down", "mb_up", *TIMES]
-    if "epsilon" in rounds:
-        names.append("epsilon")
+    names = ["mb_down", "mb_up", *TIMES, *running_totals(rounds)]
     by_run = cumulative(rounds).groupby(["method", "seed"], sort=False)[names].max()
     return by_run.groupby("method", sort=False).mean()
 

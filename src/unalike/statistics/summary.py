@@ -9,7 +9,7 @@ import pandas as pd
 
 from unalike.metrics.columns import Column, Columns
 from unalike.metrics.named_metrics import Metric
-from unalike.statistics.costs import totals
+from unalike.statistics.costs import running_totals, totals
 from unalike.statistics.inference import (
     TESTED,
     difference_table,
@@ -48,9 +48,8 @@ def summary(
     `ci_low` and `ci_high` of the best of several candidates are adjusted for that choice, unless it is shown to be no better.
     `shrunken` is the posterior mean of the difference (`inference.posterior_means`). `verdict` is that of `verdicts.verdicts`,
     empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
-    of a run, averaged over seeds, and so is `epsilon`, a column that is there if a method is private. `resampled` has the scores
-    on resampled test samples where all seeds have the same
-    (`sampling.draws_of`).
+    of a run, averaged over seeds, and so are `epsilon` and `simulated_seconds`, columns that are there
+    where they apply. `resampled` has the scores on resampled test samples where all seeds have the same (`sampling.draws_of`).
     """
     require_method(rounds, rules.baseline)
     names = _names(rounds, columns)
@@ -224,6 +223,4 @@ def _names(rounds: pd.DataFrame, columns: Columns) -> list[str]:
     names += [other.name for other in columns.further if other.name in rounds]
     names += ["loss", "verdict", "probability_best", *COMPARED]
     names += ["client_sd", "worst_decile", "mb_down", "mb_up", "seconds"]
-    if "epsilon" in rounds:
-        names.append("epsilon")
-    return names
+    return [*names, *running_totals(rounds)]

@@ -225,7 +225,7 @@ def _heat_map(counts: pd.DataFrame, x: Axis, y: Axis) -> Figure:
 def cost(
     rounds: pd.DataFrame, spent: str, title: str, column: str, goal: str, looks: Looks, scale: float
 ) -> Figure:
-    """Score by the cost so far (`mb` or `seconds`), mean over seeds."""
+    """Score by the cost so far (`mb`, `seconds`, `simulated_seconds`), mean over seeds."""
     totals = cumulative(rounds)
     totals = totals.assign(mb=totals["mb_down"] + totals["mb_up"])
     marks = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from unalike.client_devices.simulated_clock import Devices
 from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.engine.base import Executor, client_costs
@@ -58,7 +59,7 @@ class ProcessBackend(LocalBackend):
     def stage(self, stage: Stage, index: int, folder: Path | None) -> ProcessStage:
         folder = folder or self.worker_pool.folder
         self._newest = ProcessStage(
-            self.run_config, stage, index, folder, self.clock, self.worker_pool
+            self.run_config, stage, index, folder, self.clock, self.devices, self.worker_pool
         )
         begun = BeginStage(folder=None if folder is None else str(folder))
         self.worker_pool.send(begun.as_dict())
@@ -90,10 +91,11 @@ class ProcessStage(LocalStage):
         index: int,
         folder: Path | None,
         clock: Clock,
+        devices: Devices,
         worker_pool: WorkerPool,
     ):
         self.worker_pool = worker_pool
-        super().__init__(run_config, stage, index, folder, clock)
+        super().__init__(run_config, stage, index, folder, clock, devices)
 
     def start(self) -> None:
         """Choose the executor in each process, and tell the others."""

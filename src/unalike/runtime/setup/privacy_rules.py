@@ -96,6 +96,8 @@ def _leaks_of_plan(steps: Sequence[Step]) -> Iterator[str]:
 
 def _leaks_of_decisions(options: RunOptions) -> Iterator[str]:
     """The decisions about the run that are made by samples of the clients."""
+    if options.device_model is not None and options.device_model.decides_who_counts:
+        yield f"devices={options.devices!r} decide whose updates count, and the accounting knows of a random draw alone"
     if options.select == "best":
         yield "select='best' chooses a round by the clients' validation samples"
     read = sorted(names_in(options.stop) - (TOTALS.keys() - {"train_loss"}))

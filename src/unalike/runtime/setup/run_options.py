@@ -14,6 +14,7 @@ from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.functions import text_of_function
 from unalike._utils.spec import parse_one
 from unalike._utils.validated import explain_errors
+from unalike.client_devices.device_model import DeviceModel, device_model
 from unalike.core.losses import LossFunction
 from unalike.core.options import SimulationOptions
 from unalike.core.work import Work
@@ -22,7 +23,7 @@ from unalike.data.transforms import transform as chain_of
 from unalike.engine.auto import EXECUTORS
 from unalike.methods.plan import Plan
 from unalike.methods.plan import plan as plan_of
-from unalike.metrics.columns import PROTOCOLS
+from unalike.metrics.columns import PROTOCOLS, SIMULATED_SECONDS
 from unalike.metrics.named_metrics import Metric
 from unalike.metrics.named_metrics import read as read_metrics
 from unalike.models.checkpoint import read_state_dict
@@ -31,6 +32,7 @@ from unalike.models.registry import registry as models
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.setup.given_model import ModelLike
 from unalike.runtime.setup.privacy_budget import check_readers
+from unalike.runtime.setup.stopping import Budget, names_in
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
@@ -48,6 +50,11 @@ class RunOptions(SimulationOptions):
     def chain(self) -> TransformChain | None:
         """The transform of training batches. Evaluation applies only its steps without random draws."""
         return None if self.transform is None else chain_of(self.transform)
+
+    @cached_property
+    def device_model(self) -> DeviceModel | None:
+        """The simulated devices of the clients; None where nothing is simulated."""
+        return None if self.devices is None else device_model(self.devices)
 
     @property
     def chosen_metrics(self) -> list[Metric]:
@@ -128,8 +135,27 @@ def check_inputs(
     _check_modes(torch.device(checked.device).type)
     # these are read from text on first use, which raises for a text that says nothing
     _ = checked.chain
+    _ = checked.device_model
+    _check_simulated_time(checked)
     _ = checked.chosen_metrics
     return checked
+
+
+def _check_simulated_time(options: RunOptions) -> None:
+    """Raise `UnalikeError` where the run is to end by simulated time, and no devices are simulated."""
+    if options.device_model is not None:
+        return
+    budget = None if options.budget is None else Budget(options.budget)
+    if budget is not None and budget.limit[0] == SIMULATED_SECONDS:
+        reader = f"budget={options.budget!r}"
+    elif SIMULATED_SECONDS in names_in(options.stop):
+        reader = f"stop={options.stop!r}"
+    else:
+        return
+    raise UnalikeError(
+        f"found {reader} and no devices, without which no time is simulated; give devices='lognormal(sigma=1)' or others of "
+        "`unalike list devices`"
+    )
 
 
 def _check_executor(text: str) -> None:

@@ -6,7 +6,8 @@ A rule is text. Conditions are joined by `and`, `or`:
     accuracy >= 0.9 or round >= 40
     patience(rounds=10)            the score has not improved for ten rounds of a stage; `patience(10, metric="loss", delta=0.001)`,
                                    and for a function of one's own the better direction: `patience(10, metric="cost", less=True)`
-    seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down epsilon`
+    seconds >= 600                 totals of the run: `round seconds bytes bytes_up bytes_down epsilon
+                                   simulated_seconds`
 
 Scores are those of the validation samples where the clients have any. A patience rule needs them: a round chosen by test samples
 makes their score too good. A method without a shared model is judged by its personal models.
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.columns import TEST, VALIDATION, Column, Columns
+from unalike.metrics.columns import SIMULATED_SECONDS, TEST, VALIDATION, Column, Columns
 from unalike.runtime.records.history import History, Row, last_stage
 
 Rule = Callable[[History], bool]
@@ -72,6 +73,7 @@ TOTALS: dict[str, Total] = {
     "bytes_up": _sum_of("bytes_up"),
     "train_loss": _newest("train_loss"),
     "epsilon": _newest("epsilon"),
+    SIMULATED_SECONDS: _newest(SIMULATED_SECONDS),
 }
 """Name in a rule -> its value."""
 
@@ -282,13 +284,16 @@ def ended_early(why: str) -> str:
 _UNITS = {
     "rounds": ("round", 1), "round": ("round", 1), "epsilon": ("epsilon", 1),
     "s": ("seconds", 1), "min": ("seconds", 60), "h": ("seconds", 3600),
+    "s simulated": (SIMULATED_SECONDS, 1), "min simulated": (SIMULATED_SECONDS, 60),
+    "h simulated": (SIMULATED_SECONDS, 3600),
     "kb": ("bytes", 1e3), "mb": ("bytes", 1e6), "gb": ("bytes", 1e9),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Budget:
-    """An upper limit on the rounds of a run, its seconds of training, its bytes to and from all clients, or its epsilon."""
+    """An upper limit on the rounds of a run, its seconds of training or of simulated time, its bytes to and from all clients, or
+    its epsilon."""
 
     text: str
 
@@ -298,11 +303,13 @@ class Budget:
     @property
     def limit(self) -> tuple[str, float]:
         """(name in `TOTALS`, upper limit)"""
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+)\s*", self.text.lower())
+        match = re.fullmatch(
+            r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+(?: simulated)?)\s*", self.text.lower()
+        )
         if match is None or match[2] not in _UNITS or not float(match[1]):
             raise UnalikeError(
-                f"budget={self.text!r}; expected rounds, time, bytes or epsilon such as '30 rounds', '10 min', '500 MB', "
-                "'3 epsilon'"
+                f"budget={self.text!r}; expected rounds, time, bytes or epsilon such as '30 rounds', '10 min', "
+                "'2 h simulated', '500 MB', '3 epsilon'"
             )
         total, factor = _UNITS[match[2]]
         return total, float(match[1]) * factor

@@ -26,8 +26,9 @@ class RoundUpdates:
     """The updates of a round's cohort, and what it cost to get them.
 
     `groups` leaves out groups without a client in the cohort; `faults` say what went wrong with a client before it had an
-    update to look at; `local` are evaluations of the models after local training, where clients evaluate these themselves.
-    `complete` is called when the updates have been aggregated, and frees what held them.
+    update to look at; `lost` why the update of a simulated device did not arrive; `local` are evaluations of the models
+    after local training, where clients evaluate these themselves. `complete` is called when the updates have been aggregated, and
+    frees what held them.
     """
 
     groups: Mapping[str, Updates]
@@ -35,6 +36,7 @@ class RoundUpdates:
     bytes_down: int
     bytes_up: int
     faults: Mapping[int, str] = field(default_factory=dict)
+    lost: Mapping[int, str] = field(default_factory=dict)
     local: Mapping[int, dict[str, Any]] = field(default_factory=dict)
     complete: Callable[[], None] = lambda: None
 

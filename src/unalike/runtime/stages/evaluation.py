@@ -282,7 +282,7 @@ class Evaluator:
         row_of = {row["client"]: row for row in rows}
         for client in () if stage.stage.pooled else result.trained:
             row_of[client]["status"] = trained_status(client, stage.settings)
-        for client, why in result.faults.items():
+        for client, why in (result.lost | result.faults).items():
             row_of[client]["status"] = why
         return rows
 
@@ -329,7 +329,7 @@ def shown(stage: StageState, result: RoundResult | None) -> Sequence[int]:
         return []
     if stage.stage.pooled or not stage.stage.trained:
         return stage.draw(stage.done - 1)
-    return sorted({*result.trained, *result.faults})
+    return sorted({*result.trained, *result.faults, *result.lost})
 
 
 def server_models(stage: StageState) -> Models | None:

@@ -7,13 +7,14 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from unalike._utils import spec
+from unalike.client_devices.simulated_clock import Devices, RoundWork, simulated_devices
 from unalike.core.options import cohort_size
 from unalike.core.types import Broadcast, Tree
 from unalike.core.views import StageSettings
 from unalike.data.population import Population
 from unalike.data.transforms import TransformChain
 from unalike.engine.auto import Choice, build, decide
-from unalike.engine.base import Executor
+from unalike.engine.base import Executor, trained_samples
 from unalike.methods.notes import notes_about
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.methods.return_checks import untouched
@@ -40,9 +41,13 @@ class LocalBackend:
     def __init__(self, run_config: RunConfig, clock: Clock = machine_clock):
         self.run_config = run_config
         self.clock = clock
+        self.devices = simulated_devices(
+            run_config.options.device_model, len(run_config.population), run_config.options.seed
+        )
+        """The clients' devices, whose time goes on from stage to stage."""
 
     def stage(self, stage: Stage, index: int, folder: Path | None) -> LocalStage:
-        return LocalStage(self.run_config, stage, index, folder, self.clock)
+        return LocalStage(self.run_config, stage, index, folder, self.clock, self.devices)
 
     def query(self, step: QueryStep, index: int) -> Answers:
         run_config = self.run_config
@@ -57,7 +62,7 @@ class LocalBackend:
 class LocalStage:
     """Trains the clients of a stage in this process (a `StageBackend`).
 
-    `folder` keeps the clients' states of the run; None: memory does.
+    `folder` keeps the clients' states of the run; None: memory does. `devices` are those that the run simulates, if it does.
     """
 
     trains_ahead = False
@@ -69,6 +74,7 @@ class LocalStage:
         index: int = 0,
         folder: Path | None = None,
         clock: Clock = machine_clock,
+        devices: Devices | None = None,
     ):
         self.run_config = run_config
         self.clock = clock
@@ -84,11 +90,12 @@ class LocalStage:
             make_states=partial(self._client_states, folder),
             choose=partial(least_answer, transform=chain),
             keeps_updates=evaluates_local_models or recorded,
+            devices=devices,
         )
 
     @cached_property
     def _bytes(self) -> dict[str, dict[str, int]]:
-        """Group -> bytes that a client of it receives and sends in a round, but for its update."""
+        """Group -> bytes that a client of it receives and sends in a round, and of these the bytes of its update."""
         by_group = {}
         for name, group in self.state.groups.items():
             context = group.client_pool.some_context
@@ -165,14 +172,33 @@ class LocalStage:
         evaluation_seconds = started - begun
         if not train:
             return Replies(metrics, None, evaluation_seconds)
+
+        # Simulated devices tell beforehand whose updates will not arrive: these clients train for nothing, and so not at all.
+        asked = self._cohorts(train)
+        lost = self.state.devices.train(self._round, asked, self._round_work)
         groups: dict[str, Updates] = {}
-        for name, ids in self._cohorts(train).items():
+        for name, ids in asked.items():
+            arriving = [client for client in ids if client not in lost] if lost else ids
+            if not arriving:
+                continue
             group = self.state.groups[name]
             values = group.state.params | group.state.buffers
             with notes_about(name), untouched(group.method, values):
-                groups[name] = group.train(ids)
-        updates = self._with_costs(groups, self.clock() - started)
+                groups[name] = group.train(arriving)
+        updates = self._with_costs(asked, groups, lost, self.clock() - started)
         return Replies(metrics, updates, evaluation_seconds)
+
+    @property
+    def _round(self) -> int:
+        """The index of the round in the run, from 0."""
+        return self.state.earlier + self.state.done
+
+    def _round_work(self, name: str, ids: Sequence[int]) -> RoundWork:
+        """What clients of a group do in a round, for the time that their devices need."""
+        pool = self.state.groups[name].client_pool
+        samples = trained_samples(pool.method, pool.settings.work, pool.counts(ids))
+        sent = self._bytes[name]
+        return RoundWork(samples, bytes_down=sent["down"], bytes_up=sent["up"] + sent["update"])
 
     def _cohorts(self, clients: Sequence[int]) -> dict[str, list[int]]:
         """The clients by group, without groups that have none; pooled clients train as one."""
@@ -181,17 +207,23 @@ class LocalStage:
         by_group = self.state.by_group([*clients])
         return {name: ids for name, ids in by_group.items() if ids}
 
-    def _with_costs(self, groups: dict[str, Updates], seconds: float) -> RoundUpdates:
-        """The updates with what crossed the wire; pooled clients send nothing."""
-        bytes_down = 0
+    def _with_costs(
+        self,
+        asked: dict[str, list[int]],
+        groups: dict[str, Updates],
+        lost: dict[int, str],
+        seconds: float,
+    ) -> RoundUpdates:
+        """The updates with what crossed the wire; pooled clients send nothing, and what a lost client sent does not count."""
+        bytes_down = sum(len(ids) * self._bytes[name]["down"] for name, ids in asked.items())
         bytes_up = 0
         for name, updates in groups.items():
+            if self.state.stage.pooled:
+                continue
             # refused updates were sent, too
             clients = len(updates.ids) + len(updates.refused)
-            bytes_down += clients * self._bytes[name]["down"]
-            if not self.state.stage.pooled:
-                bytes_up += clients * (self._bytes[name]["up"] + updates.bytes_each)
-        return RoundUpdates(groups, seconds, bytes_down=bytes_down, bytes_up=bytes_up)
+            bytes_up += clients * (self._bytes[name]["up"] + updates.bytes_each)
+        return RoundUpdates(groups, seconds, bytes_down=bytes_down, bytes_up=bytes_up, lost=lost)
 
     # models ---------------------------------------------------------------------------------------------------------------
 

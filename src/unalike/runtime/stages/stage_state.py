@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike.client_devices.simulated_clock import Devices, NoDevices
 from unalike.core import tree
 from unalike.core.options import cohort_size
 from unalike.core.types import Context, Tree
@@ -36,7 +37,8 @@ class RoundResult:
     `before` are the states that the round began with, `cohorts` the clients with accepted updates, both by group; `trained` are
     these clients of all groups, `train_loss` their mean task loss over all steps, weighted by training samples. `refused` says
     why an update was refused, where that is still to be recorded as an event, `faults` what went wrong with a client, as the
-    table of clients shows it. `seconds` of training and aggregation; `local` as in `RoundUpdates`.
+    table of clients shows it, `lost` why the update of a simulated device did not arrive. `seconds` of training and
+    aggregation; `local` as in `RoundUpdates`.
     """
 
     before: dict[str, ServerState] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class RoundResult:
     train_loss: float = float("nan")
     refused: dict[int, str] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -69,7 +72,7 @@ class StageState:
 
     A stage may bring another model than the run's. `make_states` makes what its groups keep of their clients; `choose` asks a
     client for its choice when it is first needed; None: all of them were asked at once. With `keeps_updates` each client's
-    update is looked at after its round.
+    update is looked at after its round. `devices` are those that the run simulates, if it does.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class StageState:
         make_states: MakeStates,
         choose: Choose | None = None,
         keeps_updates: bool = False,
+        devices: Devices | None = None,
     ):
         self.stage = stage
         self.method = stage.method
@@ -104,6 +108,8 @@ class StageState:
         self.sampler = sampler_of(run_config.sampling, self.settings.seed)
         self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
         """Clients in a round; the expected number where each one is drawn by itself."""
+        # pooled samples are at the server, which has no device of a client
+        self.devices = NoDevices() if devices is None or stage.pooled else devices
 
         # Groups: each has a model of its own. Without groups all clients share one, which needs no table of a million of them.
         self.all_members = stage.members(len(population))
@@ -159,9 +165,12 @@ class StageState:
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round of the stage, counted from 0.
 
-        They depend on the round of the run alone: the same for every method of the same seed, whatever its stages.
+        They depend on the round of the run alone, and with simulated devices on those that are there: the same for every method of
+        the same seed, whatever its stages.
         """
-        return self.sampler.cohort(self.earlier + number, self.eligible, self.cohort_size)
+        present = self.devices.present(self.eligible)
+        size = min(self.cohort_size, len(present))
+        return self.sampler.cohort(self.earlier + number, present, size)
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
@@ -245,12 +254,13 @@ class StageState:
         return self.pending is None and self.last_done
 
     @property
-    def budget_columns(self) -> dict[str, float]:
-        """The columns of the history about the budget of epsilon, after the rounds until now.
+    def columns(self) -> dict[str, float]:
+        """The columns of the history about epsilon and simulated time, after the rounds until now.
 
-        Rounds that a federation rolled back count: their updates have left the clients.
+        Rounds that a federation rolled back cost epsilon: their updates have left the clients.
         """
-        return self.budget.columns(self.states, self.done + self.discarded)
+        spent = self.budget.columns(self.states, self.done + self.discarded)
+        return spent | self.devices.times
 
     @property
     def why_no_next_round(self) -> str:
@@ -308,6 +318,7 @@ class StageState:
                     "round": group.state.round,
                     "accepted": list(group.accepted.items()),
                 }
+                | self.devices.times
             )
         return tensors, facts
 
@@ -332,6 +343,7 @@ class StageState:
             group.accepted = {int(client): int(r) for client, r in group_facts["accepted"]}
             self.done = group_facts["done"]
             self.discarded = group_facts["discarded"]
+            self.devices.restore(group_facts)
         self.choices = {}
         self.pending = None
 
@@ -360,14 +372,15 @@ class StageState:
 def wire_bytes(
     stage: Stage, settings: StageSettings, context: Context, clients: int
 ) -> dict[str, int]:
-    """Bytes that each of so many clients receives ("down") and sends ("up") in a round, but for its update.
+    """Bytes that each of so many clients receives ("down") and sends ("up", and as "update" its update) in a round.
 
-    Updates are weighed as they are sent, since an upload may leave something out in some rounds.
+    Updates are weighed as they are sent, since an upload may leave something out in some rounds: "update" is expected beforehand.
     """
-    total = {"down": 0, "up": 0}
+    total = {"down": 0, "up": 0, "update": 0}
     for item in stage_wire(stage, settings, context, clients):
-        if not item.once and item.what != "update":
-            total[item.direction] += item.bytes
+        kind = "update" if item.what == "update" else item.direction
+        if not item.once:
+            total[kind] += item.bytes
     return total
 
 

@@ -1,0 +1,166 @@
+"""The simulated clock of a run: how long a round takes, and whose updates of it arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from unalike._utils.errors import UnalikeError
+from unalike.client_devices.device_model import DeviceModel, Presence, Rates
+from unalike.metrics.columns import SIMULATED_SECONDS
+
+LOOK_AGAIN_SECONDS = 60.0
+"""Simulated seconds after which a server looks again, where all devices are away."""
+LONGEST_WAIT_DAYS = 7.0
+SECONDS_IN_DAY = 86_400.0
+LEFT = "left before its update arrived"
+LOST = "lost the connection"
+LATE = "late"
+
+
+class RoundWork(NamedTuple):
+    """What the clients of a group do in a round: training samples of all their steps [K], bytes that each gets and sends."""
+
+    samples: np.ndarray
+    bytes_down: int
+    bytes_up: int
+
+
+WorkOf = Callable[[str, Sequence[int]], RoundWork]
+"""A group and those of its clients that are asked -> what they do in the round."""
+
+
+class Devices(Protocol):
+    """The clients' devices, and the time that their rounds take."""
+
+    def present(self, eligible: Sequence[int]) -> Sequence[int]:
+        """Those of the clients that can be asked now; where none is there, those that are when the first one has come."""
+
+    def train(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, str]:
+        """Let the clients `asked`, by group, train a round: clients whose update does not arrive, and why."""
+
+    @property
+    def times(self) -> dict[str, float]:
+        """The simulated time since the run began, in `simulated_seconds`; empty where nothing is simulated.
+
+        It is a column of the history, and part of a checkpoint.
+        """
+
+    def restore(self, times: Mapping[str, float]) -> None:
+        """Go on from these times."""
+
+
+class NoDevices:
+    """Nothing is simulated: every client is there, and its update arrives."""
+
+    times: ClassVar[dict[str, float]] = {}
+
+    def present(self, eligible: Sequence[int]) -> Sequence[int]:
+        return eligible
+
+    def train(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, str]:
+        return {}
+
+    def restore(self, times: Mapping[str, float]) -> None:
+        """There is nothing to go on from."""
+
+
+class SimulatedDevices:
+    """The devices of a run by a device model; `time` is the simulated time in seconds since the run began.
+
+    A client that is asked receives the model, trains and sends its update, one after the other:
+
+        seconds = bytes down / rate down + samples / rate of training + bytes up / rate up
+
+    A round ends when the last update has arrived, or at the deadline. A lost connection is noticed at once. Computation of the
+    server and evaluation take no simulated time.
+    """
+
+    def __init__(self, model: DeviceModel, clients: int, seed: int):
+        self.time = 0.0
+        self._model = model
+        self._clients = clients
+        self._seed = seed
+
+    @cached_property
+    def _rates(self) -> Rates:
+        return self._model.rates(self._clients, self._seed)
+
+    @cached_property
+    def _is_there(self) -> Presence:
+        return self._model.presence(self._clients, self._seed)
+
+    def present(self, eligible: Sequence[int]) -> Sequence[int]:
+        _, ids = self._next_start(eligible)
+        # a million devices that are all there are a range, and need no table
+        return eligible if len(ids) == len(eligible) else ids.tolist()
+
+    def _next_start(self, eligible: Sequence[int]) -> tuple[float, np.ndarray]:
+        """The moment from now on when a device is there, and all that are there then."""
+        ids = np.asarray(eligible, np.int64)
+        wait = 0.0
+        while wait <= LONGEST_WAIT_DAYS * SECONDS_IN_DAY:
+            moment = self.time + wait
+            there = ids[self._is_there(ids, np.full(len(ids), moment))]
+            if len(there):
+                return moment, there
+            wait += LOOK_AGAIN_SECONDS
+        raise UnalikeError(
+            f"all devices are away at {self.time:,.0f} s of simulated time and for {LONGEST_WAIT_DAYS:g} days after it; "
+            "expected one that is there: check devices="
+        )
+
+    def train(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, str]:
+        # Step 1: The round begins when its clients are there, which may be later than the last one ended.
+        ids = np.concatenate([np.asarray(clients, np.int64) for clients in asked.values()])
+        start, _ = self._next_start(ids.tolist())
+
+        # Step 2: The seconds that each client needs, and when it stops if it loses the connection.
+        seconds = np.concatenate(
+            [self._seconds(clients, work_of(name, clients)) for name, clients in asked.items()]
+        )
+        done = self._model.shares_done(len(ids), self._seed, round)
+        ends = seconds * done
+
+        # Step 3: What arrives.
+        is_lost = done < 1
+        is_late = ~is_lost & (seconds > self._model.deadline)
+        has_left = ~is_lost & ~is_late & ~self._is_there(ids, start + seconds)
+        lost = {}
+        for reason, clients in ((LOST, is_lost), (LATE, is_late), (LEFT, has_left)):
+            lost |= dict.fromkeys(ids[clients].tolist(), reason)
+
+        # Step 4: The round ends with its last client.
+        self.time = start + float(np.minimum(ends, self._model.deadline).max())
+        return lost
+
+    def _seconds(self, clients: Sequence[int], work: RoundWork) -> np.ndarray:
+        """The seconds in which each of the clients makes its update, [K]."""
+        ids = np.asarray(clients, np.int64)
+        receiving = work.bytes_down / self._rates.bytes_down_per_second[ids]
+        training = work.samples / self._rates.samples_per_second[ids]
+        sending = work.bytes_up / self._rates.bytes_up_per_second[ids]
+        return receiving + training + sending
+
+    @property
+    def times(self) -> dict[str, float]:
+        return {SIMULATED_SECONDS: self.time}
+
+    def restore(self, times: Mapping[str, float]) -> None:
+        self.time = times[SIMULATED_SECONDS]
+
+
+def simulated_devices(model: DeviceModel | None, clients: int, seed: int) -> Devices:
+    """The devices of a run of so many clients; without a device model nothing is simulated."""
+    if model is None:
+        return NoDevices()
+    return SimulatedDevices(model, clients, seed)

@@ -1,0 +1,212 @@
+"""The traits of devices that users combine by `+`: speeds, presence, lost connections, deadlines."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+from pydantic.dataclasses import dataclass as validated
+
+from unalike._utils.errors import UnalikeError
+from unalike.client_devices.device_model import (
+    USUAL_MBIT_DOWN,
+    USUAL_MBIT_UP,
+    USUAL_SAMPLES_PER_SECOND,
+    DeviceTrait,
+    Presence,
+    Rates,
+    registry,
+)
+from unalike.core.options import Positive
+
+Slowed = Literal["all", "computing", "sending"]
+"""The speeds that a trait divides: of training, of sending and receiving, or all."""
+SECONDS_IN_HOUR = 3600.0
+HOURS_IN_DAY = 24.0
+
+
+class Slowdown(DeviceTrait):
+    """A trait that divides the speeds of each device by a factor of its own. `of`: the speeds that it divides."""
+
+    of: Slowed
+
+    def factors(self, clients: int, rng: np.random.Generator) -> np.ndarray:
+        """The factor of each device, [N]."""
+        raise NotImplementedError
+
+    def rates(self, rates: Rates, rng: np.random.Generator) -> Rates:
+        factors = self.factors(len(rates.samples_per_second), rng)
+        unchanged = np.ones(len(factors))
+        return rates.slowed(
+            computing=unchanged if self.of == "sending" else factors,
+            sending=unchanged if self.of == "computing" else factors,
+        )
+
+
+@registry.register("pace")
+@validated(frozen=True)
+class Pace(DeviceTrait):
+    """The speeds of a usual device: training samples a second, megabits a second from and to the server.
+
+    Slowdowns to its right divide them; those to its left are replaced.
+    """
+
+    samples_per_second: Positive = USUAL_SAMPLES_PER_SECOND
+    mbit_down: Positive = USUAL_MBIT_DOWN
+    mbit_up: Positive = USUAL_MBIT_UP
+
+    def rates(self, rates: Rates, rng: np.random.Generator) -> Rates:
+        clients = len(rates.samples_per_second)
+        return Rates.equal(clients, self.samples_per_second, self.mbit_down, self.mbit_up)
+
+
+@registry.register("lognormal")
+@validated(frozen=True)
+class Lognormal(Slowdown):
+    """Speeds divided by exp(sigma z), z ~ N(0, 1) for each device: half of them are slower than the usual one. sigma = 0: equal."""
+
+    sigma: Annotated[float, Ge(0)] = 1.0
+    of: Slowed = "all"
+
+    def factors(self, clients: int, rng: np.random.Generator) -> np.ndarray:
+        return np.exp(self.sigma * rng.standard_normal(clients))
+
+
+@registry.register("pareto")
+@validated(frozen=True)
+class Pareto(Slowdown):
+    """Speeds divided by a Pareto number u^(-1/shape) >= 1, u uniform: a few devices are very slow; below shape 1 without a mean."""
+
+    shape: Positive = 1.5
+    of: Slowed = "all"
+
+    def factors(self, clients: int, rng: np.random.Generator) -> np.ndarray:
+        # 1 - u, which is never 0
+        return (1 - rng.random(clients)) ** (-1 / self.shape)
+
+
+@registry.register("two_speed")
+@validated(frozen=True)
+class TwoSpeed(Slowdown):
+    """A share `slow` of the devices has speeds divided by `factor`. slow = 0 or factor = 1: equal."""
+
+    slow: Annotated[float, Ge(0), Le(1)] = 0.5
+    factor: Annotated[float, Ge(1)] = 10.0
+    of: Slowed = "all"
+
+    def factors(self, clients: int, rng: np.random.Generator) -> np.ndarray:
+        count = int(self.slow * clients + 0.5)
+        factors = np.ones(clients)
+        factors[rng.permutation(clients)[:count]] = self.factor
+        return factors
+
+
+@registry.register("day_night")
+@validated(frozen=True)
+class DayNight(DeviceTrait):
+    """Each device is there for `hours` of every 24, from an hour of its own on, as those that train while they charge.
+
+    With `together` all devices are there at the same hours. hours = 24: always.
+    """
+
+    decides_who_counts: ClassVar[bool] = True
+    hours: Annotated[float, Gt(0), Le(HOURS_IN_DAY)] = 10.0
+    together: bool = False
+
+    def presence(self, clients: int, rng: np.random.Generator) -> Presence:
+        starts = np.zeros(clients) if self.together else HOURS_IN_DAY * rng.random(clients)
+
+        def is_there(ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
+            hour = moments / SECONDS_IN_HOUR - starts[ids]
+            return hour % HOURS_IN_DAY < self.hours
+
+        return is_there
+
+
+@registry.register("drop_out")
+@validated(frozen=True)
+class DropOut(DeviceTrait):
+    """In each round a device loses the connection with probability `rate`, at a moment of it that is uniform. rate = 0: never."""
+
+    decides_who_counts: ClassVar[bool] = True
+    rate: Annotated[float, Ge(0), Le(1)] = 0.1
+
+    def shares_done(self, clients: int, rng: np.random.Generator) -> np.ndarray:
+        moments = rng.random(clients)
+        return np.where(rng.random(clients) < self.rate, moments, 1.0)
+
+
+@registry.register("deadline")
+@validated(frozen=True)
+class Deadline(DeviceTrait):
+    """The server waits for so many seconds after a round began; updates that come later do not count."""
+
+    decides_who_counts: ClassVar[bool] = True
+    seconds: Positive = 60.0
+
+    @property
+    def deadline(self) -> float:
+        return self.seconds
+
+
+TRACE_COLUMNS = ("client", "from", "until")
+
+
+@registry.register("presence_file")
+@dataclass(frozen=True)
+class PresenceFile(DeviceTrait):
+    """The times when devices are there, from a CSV file with the columns client, from and until.
+
+    Clients are counted from 0, times are seconds since the run began, and a client may have several rows. Clients without a row
+    are always there.
+    """
+
+    decides_who_counts: ClassVar[bool] = True
+    path: str = ""
+
+    def presence(self, clients: int, rng: np.random.Generator) -> Presence:
+        times = self._read(clients)
+
+        def is_there(ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
+            there = np.ones(len(ids), bool)
+            for i, client in enumerate(ids.tolist()):
+                if client in times:
+                    there[i] = any(start <= moments[i] < end for start, end in times[client])
+            return there
+
+        return is_there
+
+    def _read(self, clients: int) -> dict[int, list[tuple[float, float]]]:
+        """Client -> the times (from, until) when it is there."""
+        times: dict[int, list[tuple[float, float]]] = {}
+        try:
+            with Path(self.path).open(encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnalikeError(f"presence_file: cannot read {self.path!r}: {error}") from None
+        for number, row in enumerate(rows, start=2):
+            try:
+                client = int(row[TRACE_COLUMNS[0]])
+                start = float(row[TRACE_COLUMNS[1]])
+                end = float(row[TRACE_COLUMNS[2]])
+            except (KeyError, TypeError, ValueError):
+                raise UnalikeError(
+                    f"presence_file: line {number} of {self.path!r} is {dict(row)}; expected the columns "
+                    f"{', '.join(TRACE_COLUMNS)} with a whole number and two numbers"
+                ) from None
+            if not 0 <= client < clients:
+                raise UnalikeError(
+                    f"presence_file: line {number} of {self.path!r} names client {client}; expected 0 to {clients - 1}"
+                )
+            if not (math.isfinite(start) and start < end):
+                raise UnalikeError(
+                    f"presence_file: line {number} of {self.path!r} is from {start:g} until {end:g}; expected a time that ends "
+                    "after it begins"
+                )
+            times.setdefault(client, []).append((start, end))
+        return times

@@ -1,0 +1,194 @@
+"""Simulated devices: seconds computed by hand, presence, lost connections, and runs that follow the simulated time."""
+
+import numpy as np
+import pytest
+
+import unalike as ua
+from unalike.client_devices.device_model import device_model
+from unalike.client_devices.simulated_clock import LATE, LEFT, LOST, RoundWork, SimulatedDevices
+
+SECONDS_IN_DAY = 86_400
+
+
+@pytest.fixture(scope="module")
+def clients():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(96, 4)).astype(np.float32)
+    y = (x[:, 0] + 0.3 * rng.normal(size=96) > 0).astype(np.int64)
+    return [ua.ClientData((x[i::6], y[i::6]), test=(x[:12], y[:12])) for i in range(6)]
+
+
+def devices(spec, clients=3, seed=0):
+    return SimulatedDevices(device_model(spec), clients, seed)
+
+
+def work(samples, down=1_000_000, up=500_000):
+    return lambda name, ids: RoundWork(np.asarray(samples, float)[list(ids)], down, up)
+
+
+def run(clients, **options):
+    return ua.run("fedavg", clients, model="logistic", progress=False, **({"rounds": 4} | options))
+
+
+def test_round_lasts_as_long_as_its_slowest_client():
+    # 1 MB at 8 Mbit/s, samples at 10 a second, 0.5 MB at 4 Mbit/s: 1 s + samples / 10 s + 1 s
+    simulated = devices("pace(samples_per_second=10, mbit_down=8, mbit_up=4)")
+    assert simulated.train(0, {"": [0, 2]}, work([30, 900, 50])) == {}
+    assert simulated.times == {"simulated_seconds": pytest.approx(1 + 5 + 1)}
+    simulated.train(1, {"": [1]}, work([30, 900, 50]))
+    assert simulated.time == pytest.approx(7 + 1 + 90 + 1)
+
+
+def test_deadline_ends_the_round_and_leaves_out_what_is_late():
+    simulated = devices(
+        "pace(samples_per_second=10, mbit_down=8, mbit_up=4) + deadline(seconds=10)"
+    )
+    assert simulated.train(0, {"": [0, 1, 2]}, work([30, 900, 50])) == {1: LATE}
+    assert simulated.time == 10
+
+
+def test_slowdown_of_computing_leaves_the_network():
+    model = device_model(
+        "pace(samples_per_second=10, mbit_down=8) + two_speed(slow=1, factor=5, of='computing')"
+    )
+    rates = model.rates(clients=4, seed=0)
+    assert rates.samples_per_second.tolist() == [2.0] * 4
+    assert rates.bytes_down_per_second.tolist() == [1e6] * 4
+
+
+@pytest.mark.parametrize(
+    "spec, median",
+    [("lognormal(sigma=0.7)", 1.0), ("pareto(shape=2)", 2**0.5)],
+)
+def test_slowdowns_have_the_median_of_their_distribution(spec, median):
+    rates = device_model(f"pace(samples_per_second=1) + {spec}").rates(clients=20_001, seed=1)
+    assert np.median(1 / rates.samples_per_second) == pytest.approx(median, rel=0.03)
+
+
+def test_same_seed_makes_the_same_devices():
+    model = device_model("lognormal + day_night(hours=6)")
+    first, again, other = (model.rates(50, seed) for seed in (3, 3, 4))
+    assert (first.samples_per_second == again.samples_per_second).all()
+    assert (first.samples_per_second != other.samples_per_second).all()
+
+
+def test_devices_are_there_for_their_hours_of_a_day():
+    there = device_model("day_night(hours=6)").presence(4000, seed=0)
+    ids = np.arange(4000)
+    now = there(ids, np.zeros(4000))
+    assert now.mean() == pytest.approx(6 / 24, abs=0.02)
+    assert (there(ids, np.full(4000, SECONDS_IN_DAY)) == now).all()
+    # six hours later all have gone
+    assert not (now & there(ids, np.full(4000, 6.0 * 3600))).any()
+
+
+def test_server_waits_until_a_device_comes(tmp_path):
+    file = tmp_path / "presence.csv"
+    file.write_text(
+        "client,from,until\n0,0,10\n0,600,700\n1,0,10\n1,900,2000\n2,0,10\n2,3000,4000\n"
+    )
+    simulated = devices(f"pace(samples_per_second=10) + presence_file(path={str(file)!r})")
+    simulated.time = 20.0
+    assert simulated.present(range(3)) == [0]
+    # it is asked when the server looks again, 10 minutes after 20 s, and leaves at 700 s
+    assert simulated.train(0, {"": [0]}, work([1000, 0, 0], 0, 0)) == {0: LEFT}
+    assert simulated.time == pytest.approx(620 + 100)
+
+
+def test_nobody_who_ever_comes_is_an_error(tmp_path):
+    file = tmp_path / "presence.csv"
+    file.write_text("client,from,until\n0,0,10\n1,0,10\n2,0,10\n")
+    simulated = devices(f"presence_file(path={str(file)!r})")
+    simulated.time = 20.0
+    with pytest.raises(ua.UnalikeError, match="all devices are away"):
+        simulated.present(range(3))
+
+
+def test_lost_connections_have_the_rate_and_end_early():
+    model = device_model("drop_out(rate=0.3)")
+    done = model.shares_done(20_000, seed=0, round=5)
+    assert (done < 1).mean() == pytest.approx(0.3, abs=0.01)
+    assert done[done < 1].mean() == pytest.approx(0.5, abs=0.01)
+    assert (done != model.shares_done(20_000, seed=0, round=6)).any()
+
+
+def test_lost_updates_do_not_take_part(clients):
+    trace = device_model("drop_out(rate=0.5)")
+    lost_in_round = [np.flatnonzero(trace.shares_done(6, 0, r) < 1) for r in range(4)]
+    result = run(clients, devices="drop_out(rate=0.5)")
+    rows = result.history.clients
+    for number, lost in enumerate(lost_in_round, start=1):
+        of_round = rows[rows["round"] == number].set_index("client")["status"]
+        assert sorted(of_round.index[of_round == LOST]) == lost.tolist()
+        assert (of_round.drop(lost) == "trained").all()
+    participants = result.history.rounds["participants"].tolist()
+    assert participants == [0, *(6 - len(lost) for lost in lost_in_round)]
+
+
+def test_equal_devices_change_no_model(clients):
+    plain = run(clients)
+    simulated = run(clients, devices="lognormal(sigma=1)")
+    for name, value in plain.params.items():
+        assert (value == simulated.params[name]).all()
+    seconds = simulated.history.rounds["simulated_seconds"]
+    assert seconds.is_monotonic_increasing and seconds.iloc[0] == 0
+    assert "simulated_seconds" not in plain.history.rounds
+
+
+def test_budget_of_simulated_time(clients):
+    full = run(clients, devices="pareto(shape=1.5)").history.rounds["simulated_seconds"]
+    limit = full.iloc[2] * 1.01
+    within = run(clients, devices="pareto(shape=1.5)", budget=f"{limit:.6f} s simulated")
+    assert len(within.history.rounds) == 3
+
+
+def test_resumed_run_has_the_same_times(clients, tmp_path):
+    options = {"devices": "lognormal + day_night(hours=8) + drop_out(rate=0.2)", "rounds": 6}
+    whole = run(clients, **options)
+
+    def interrupt(row):
+        if row["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ua.run(
+            "fedavg", clients, model="logistic", progress=interrupt, out=tmp_path / "r", **options
+        )
+    resumed = run(clients, out=tmp_path / "r", **options)
+    for column in ("simulated_seconds", "participants", "accuracy"):
+        assert resumed.history.rounds[column].tolist() == whole.history.rounds[column].tolist()
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        ("lognorm", "did you mean 'lognormal'"),
+        ("lognormal(sigma=-1)", "greater than or equal to 0"),
+        ("pace(mbit_up=0)", "greater than 0"),
+        ("presence_file(path='nowhere.csv')", "cannot read"),
+    ],
+)
+def test_bad_devices_are_refused(clients, spec, message):
+    with pytest.raises(ua.UnalikeError, match=message):
+        run(clients, devices=spec)
+
+
+@pytest.mark.parametrize("row", ["0,10,5", "7,0,10", "0,zero,10", "0,nan,10"])
+def test_bad_rows_of_a_presence_file_are_named(clients, tmp_path, row):
+    file = tmp_path / "presence.csv"
+    file.write_text(f"client,from,until\n{row}\n")
+    with pytest.raises(ua.UnalikeError, match="line 2"):
+        run(clients, devices=f"presence_file(path={str(file)!r})")
+
+
+def test_simulated_time_needs_devices(clients):
+    with pytest.raises(ua.UnalikeError, match="no time is simulated"):
+        run(clients, budget="2 h simulated")
+
+
+def test_privacy_refuses_devices_that_choose(clients):
+    private = "fedavg + client_dp(clip=1, noise_multiplier=1)"
+    with pytest.raises(ua.UnalikeError, match="decide whose updates count"):
+        ua.run(private, clients, model="logistic", rounds=1, devices="drop_out", progress=False)
+    speeds = ua.run(private, clients, model="logistic", rounds=1, devices="pareto", progress=False)
+    assert speeds.history.last["simulated_seconds"] > 0
