@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import unalike as ua
 from unalike.client_devices.device_model import device_model
@@ -23,7 +24,9 @@ def devices(spec, clients=3, seed=0):
 
 
 def work(samples, down=1_000_000, up=500_000):
-    return lambda name, ids: RoundWork(np.asarray(samples, float)[list(ids)], down, up)
+    """Ten samples a step."""
+    samples = np.asarray(samples, float)
+    return lambda name, ids: RoundWork(samples[list(ids)] / 10, samples[list(ids)], down, up)
 
 
 def run(clients, **options):
@@ -192,3 +195,63 @@ def test_privacy_refuses_devices_that_choose(clients):
         ua.run(private, clients, model="logistic", rounds=1, devices="drop_out", progress=False)
     speeds = ua.run(private, clients, model="logistic", rounds=1, devices="pareto", progress=False)
     assert speeds.history.last["simulated_seconds"] > 0
+
+
+def test_clients_who_know_the_deadline_send_what_they_have():
+    # 1 s to receive and 1 s to send leave 8 s: 80 samples, 8 of 9 steps; 20 s of training for one step do not fit
+    simulated = devices(
+        "pace(samples_per_second=10, mbit_down=8, mbit_up=4) + deadline(seconds=10, partial=True)"
+    )
+    done = work([30, 90, 50])
+    assert simulated.shares_of_steps(0, [0, 1, 2], done("", [0, 1, 2])).tolist() == pytest.approx(
+        [1, 8 / 9, 1]
+    )
+    assert simulated.train(0, {"": [0, 1, 2]}, done) == {}
+    assert simulated.time == pytest.approx(10)
+    slow = devices(
+        "pace(samples_per_second=0.5, mbit_down=8, mbit_up=4) + deadline(seconds=10, partial=True)"
+    )
+    assert slow.train(0, {"": [0]}, done) == {0: LATE}
+
+
+def test_share_of_steps_depends_on_client_and_round_alone():
+    model = device_model("partial_work(rate=0.6)")
+    together = model.shares_of_steps(np.arange(400), seed=0, round=2)
+    assert model.shares_of_steps(np.array([7]), seed=0, round=2) == together[7]
+    assert (together < 1).mean() == pytest.approx(0.6, abs=0.06)
+    assert together[together < 1].mean() == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fednova", "scaffold"])
+def test_partial_work_is_the_same_in_every_executor(clients, method):
+    options = {
+        "model": "logistic",
+        "rounds": 3,
+        "work": ua.Work(epochs=2, batch_size=3),
+        "devices": "partial_work(rate=0.7)",
+        "progress": False,
+    }
+    one_by_one, stacked = (
+        ua.run(method, clients, executor=executor, **options) for executor in ("loop", "batched")
+    )
+    for name, value in one_by_one.params.items():
+        assert torch.allclose(value, stacked.params[name], atol=1e-6)
+    full = ua.run(method, clients, **options | {"devices": None})
+    assert any(
+        not torch.allclose(value, one_by_one.params[name], atol=1e-4)
+        for name, value in full.params.items()
+    )
+
+
+def test_partial_work_makes_the_first_steps_of_the_round(clients):
+    """One client, whose share of its four steps is known, trains as many full rounds' first steps."""
+    one = clients[:1]
+    share = device_model("partial_work(rate=1)").shares_of_steps(np.arange(1), seed=0, round=0)[0]
+    steps = max(1, int(share * 4))
+    options = {"model": "logistic", "rounds": 1, "progress": False}
+    partial = ua.run(
+        "fedavg", one, devices="partial_work(rate=1)", work=ua.Work(batch_size=4), **options
+    )
+    first = ua.run("fedavg", one, work=ua.Work(batch_size=4, steps=steps), **options)
+    for name, value in first.params.items():
+        assert torch.equal(value, partial.params[name])

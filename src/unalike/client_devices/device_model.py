@@ -71,6 +71,11 @@ class DeviceTrait:
         """Seconds after the beginning of a round when the server stops waiting. Default: it waits."""
         return math.inf
 
+    @property
+    def stops_at_deadline(self) -> bool:
+        """Whether clients send what they have in time for the deadline. Default: they make all steps, and may be late."""
+        return False
+
     def rates(self, rates: Rates, rng: np.random.Generator) -> Rates:
         """The speeds of the devices, given those by the traits before. Called once a run."""
         return rates
@@ -82,6 +87,13 @@ class DeviceTrait:
     def shares_done(self, clients: int, rng: np.random.Generator) -> np.ndarray:
         """The share of its round after which each device loses the connection; 1 where it does not. Called once a round."""
         return np.ones(clients)
+
+    changes_work: ClassVar[bool] = False
+    """Whether devices make a part of their local steps only."""
+
+    def share_of_steps(self, rng: np.random.Generator) -> float:
+        """The share of its local steps that one device makes in a round, with `changes_work`. Default: all."""
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -95,8 +107,17 @@ class DeviceModel:
         return any(trait.decides_who_counts for trait in self.traits)
 
     @property
+    def changes_work(self) -> bool:
+        return any(trait.changes_work for trait in self.traits)
+
+    @property
     def deadline(self) -> float:
         return min(trait.deadline for trait in self.traits)
+
+    @property
+    def stops_at_deadline(self) -> bool:
+        """Whether clients send what they have in time, instead of being late."""
+        return any(trait.stops_at_deadline for trait in self.traits)
 
     def rates(self, clients: int, seed: int) -> Rates:
         """The speeds of all devices."""
@@ -128,6 +149,17 @@ class DeviceModel:
             rng = seeds.generator(seed, "device connections", round, place)
             done = np.minimum(done, trait.shares_done(clients, rng))
         return done
+
+    def shares_of_steps(self, clients: np.ndarray, seed: int, round: int) -> np.ndarray:
+        """The share of its local steps that each of these clients makes in a round, whoever else is asked."""
+        shares = np.ones(len(clients))
+        for place, trait in enumerate(self.traits):
+            if not trait.changes_work:
+                continue
+            for i, client in enumerate(clients.tolist()):
+                rng = seeds.generator(seed, "device work", round, client, place)
+                shares[i] = min(shares[i], trait.share_of_steps(rng))
+        return shares
 
 
 USUAL_SAMPLES_PER_SECOND = 100.0

@@ -22,8 +22,10 @@ LATE = "late"
 
 
 class RoundWork(NamedTuple):
-    """What the clients of a group do in a round: training samples of all their steps [K], bytes that each gets and sends."""
+    """What the clients of a group do in a round with all their steps: these [K], the training samples in them [K], and the bytes
+    that each client gets and sends."""
 
+    steps: np.ndarray
     samples: np.ndarray
     bytes_down: int
     bytes_up: int
@@ -54,11 +56,19 @@ class Devices(Protocol):
     def restore(self, times: Mapping[str, float]) -> None:
         """Go on from these times."""
 
+    @property
+    def changes_work(self) -> bool:
+        """Whether clients may make a part of their local steps only."""
+
+    def shares_of_steps(self, round: int, clients: Sequence[int], work: RoundWork) -> np.ndarray:
+        """The share of its local steps that each of the clients makes [K], whoever else is asked."""
+
 
 class NoDevices:
     """Nothing is simulated: every client is there, and its update arrives."""
 
     times: ClassVar[dict[str, float]] = {}
+    changes_work: ClassVar[bool] = False
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         return eligible
@@ -70,6 +80,9 @@ class NoDevices:
 
     def restore(self, times: Mapping[str, float]) -> None:
         """There is nothing to go on from."""
+
+    def shares_of_steps(self, round: int, clients: Sequence[int], work: RoundWork) -> np.ndarray:
+        return np.ones(len(clients))
 
 
 class SimulatedDevices:
@@ -124,17 +137,22 @@ class SimulatedDevices:
         ids = np.concatenate([np.asarray(clients, np.int64) for clients in asked.values()])
         start, _ = self._next_start(ids.tolist())
 
-        # Step 2: The seconds that each client needs, and when it stops if it loses the connection.
-        seconds = np.concatenate(
-            [self._seconds(clients, work_of(name, clients)) for name, clients in asked.items()]
-        )
+        # Step 2: The seconds that each client needs for its steps, and when it stops if it loses the connection.
+        seconds = []
+        has_no_step = []
+        for name, clients in asked.items():
+            work = work_of(name, clients)
+            shares = self.shares_of_steps(round, clients, work)
+            seconds.append(self._seconds(clients, work, shares))
+            has_no_step.append(shares * work.steps < 1)
+        needed = np.concatenate(seconds)
         done = self._model.shares_done(len(ids), self._seed, round)
-        ends = seconds * done
+        ends = needed * done
 
         # Step 3: What arrives.
         is_lost = done < 1
-        is_late = ~is_lost & (seconds > self._model.deadline)
-        has_left = ~is_lost & ~is_late & ~self._is_there(ids, start + seconds)
+        is_late = ~is_lost & self._is_late(needed, np.concatenate(has_no_step))
+        has_left = ~is_lost & ~is_late & ~self._is_there(ids, start + needed)
         lost = {}
         for reason, clients in ((LOST, is_lost), (LATE, is_late), (LEFT, has_left)):
             lost |= dict.fromkeys(ids[clients].tolist(), reason)
@@ -143,11 +161,33 @@ class SimulatedDevices:
         self.time = start + float(np.minimum(ends, self._model.deadline).max())
         return lost
 
-    def _seconds(self, clients: Sequence[int], work: RoundWork) -> np.ndarray:
-        """The seconds in which each of the clients makes its update, [K]."""
+    def _is_late(self, seconds: np.ndarray, has_no_step: np.ndarray) -> np.ndarray:
+        """Whose update is not there at the deadline; where clients stop in time, those for whom not one step fits."""
+        if self._model.stops_at_deadline:
+            return has_no_step
+        return seconds > self._model.deadline
+
+    @property
+    def changes_work(self) -> bool:
+        return self._model.changes_work
+
+    def shares_of_steps(self, round: int, clients: Sequence[int], work: RoundWork) -> np.ndarray:
+        ids = np.asarray(clients, np.int64)
+        shares = self._model.shares_of_steps(ids, self._seed, round)
+        # whoever makes fewer steps makes one at least
+        shares = np.maximum(shares, 1 / work.steps)
+        if self._model.stops_at_deadline:
+            without_training = self._seconds(clients, work, np.zeros(len(ids)))
+            training = self._seconds(clients, work, np.ones(len(ids))) - without_training
+            fitting = (self._model.deadline - without_training) / training
+            shares = np.minimum(shares, fitting.clip(0))
+        return shares
+
+    def _seconds(self, clients: Sequence[int], work: RoundWork, shares: np.ndarray) -> np.ndarray:
+        """The seconds in which each of the clients makes its update with a share of its steps, [K]."""
         ids = np.asarray(clients, np.int64)
         receiving = work.bytes_down / self._rates.bytes_down_per_second[ids]
-        training = work.samples / self._rates.samples_per_second[ids]
+        training = shares * work.samples / self._rates.samples_per_second[ids]
         sending = work.bytes_up / self._rates.bytes_up_per_second[ids]
         return receiving + training + sending
 

@@ -144,14 +144,45 @@ class DropOut(DeviceTrait):
 @registry.register("deadline")
 @validated(frozen=True)
 class Deadline(DeviceTrait):
-    """The server waits for so many seconds after a round began; updates that come later do not count."""
+    """The server waits for so many seconds after a round began; updates that come later do not count.
+
+    With `partial` clients know the deadline and send in time what they have after as many steps as fit (FedProx, section 3), if
+    one does.
+    """
 
     decides_who_counts: ClassVar[bool] = True
     seconds: Positive = 60.0
+    partial: bool = False
+
+    @property
+    def changes_work(self) -> bool:  # type: ignore[override]
+        return self.partial
+
+    @property
+    def stops_at_deadline(self) -> bool:
+        return self.partial
 
     @property
     def deadline(self) -> float:
         return self.seconds
+
+
+@registry.register("partial_work")
+@validated(frozen=True)
+class PartialWork(DeviceTrait):
+    """In each round a client makes, with probability `rate`, only a share u ~ U(0, 1) of its local steps, and at least one.
+
+    FedProx's stragglers (section 5.2, there drawn in whole epochs) make fewer steps instead of being left out. rate = 0: all
+    clients make all steps.
+    """
+
+    decides_who_counts: ClassVar[bool] = True
+    changes_work: ClassVar[bool] = True
+    rate: Annotated[float, Ge(0), Le(1)] = 0.5
+
+    def share_of_steps(self, rng: np.random.Generator) -> float:
+        share = rng.random()
+        return share if rng.random() < self.rate else 1.0
 
 
 TRACE_COLUMNS = ("client", "from", "until")

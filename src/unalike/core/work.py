@@ -243,6 +243,15 @@ class Work(WorkOptions):
         return Batches(order, sizes)
 
 
+def share_of_steps(steps: int, share: float) -> int:
+    """A share of so many steps, rounded down, and at least one where there is any."""
+    return min(steps, max(1, int(share * steps + ROUNDING)))
+
+
+ROUNDING = 1e-9
+"""Added before steps are rounded down: a share of 2 / 3 of 3 steps is 2."""
+
+
 @lru_cache(4096)
 def _batch_sizes(samples: int, steps: int, size: int, drop_last: bool) -> tuple[int, ...]:
     """The sizes of this many batches; the last one of each epoch has the rest of the samples, unless it is dropped."""

@@ -39,6 +39,10 @@ AcceptedRounds = dict[int, int]
 """Client -> the round of its last accepted update."""
 
 
+ShareOfWork = Callable[[Sequence[int], int], np.ndarray]
+"""Clients [K] and a round -> the share of its local steps that each of them makes, [K]. It depends on the client and the round
+alone, so that it is the same in every chunk and process."""
+
 STEP_COST = 4
 """Cost of a step beside its batch, in samples: about 14 for softmax regression, 4 for the 2NN, none for convolutions."""
 
@@ -87,7 +91,7 @@ class ClientPool:
     """The simulated clients as an executor sees them.
 
     `source` has the clients' samples, `client_states` what the method's parts keep of each client; `transform` changes training
-    batches.
+    batches. `share_of_work` says which share of its steps a client makes in a round; None: all clients make all.
     """
 
     method: Method
@@ -95,9 +99,10 @@ class ClientPool:
     source: SampleSource
     client_states: ClientStateStore
     transform: TransformChain | None = None
+    share_of_work: ShareOfWork | None = None
     _facts: dict[int, Context] = field(default_factory=dict)
     _common: PartTrees = field(default_factory=dict)
-    _expected: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _expected: dict[tuple[int, float], tuple[int, float]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -158,10 +163,17 @@ class ClientPool:
     ) -> list[BatchSchedule]:
         """The clients' batches in each phase of a kind of training, by default that of a round."""
         kind = self.round_training if kind is None else kind
-        return [
-            self._draw(ids, round, kind.method, phase.work(self.settings.work), purpose)
-            for phase, purpose in zip(kind.method.phases, kind.batches, strict=True)
-        ]
+        shares = self.shares(ids, round) if kind.sends else None
+        schedules = []
+        for phase, purpose in zip(kind.method.phases, kind.batches, strict=True):
+            work = phase.work(self.settings.work)
+            schedule = self._draw(ids, round, kind.method, work, purpose)
+            schedules.append(schedule if shares is None else schedule.shortened(shares))
+        return schedules
+
+    def shares(self, ids: Sequence[int], round: int) -> np.ndarray | None:
+        """The share of its steps that each of the clients makes in a round; None: all of them."""
+        return None if self.share_of_work is None else self.share_of_work(ids, round)
 
     def _draw(
         self, ids: Sequence[int], round: int, method: Method, work: Work, purpose: str
@@ -264,12 +276,24 @@ class ClientPool:
         return torch.promote_types(tree.dtype(self.settings.model.params), torch.float32)
 
     def expected(
-        self, ids: Sequence[int], members: Members, samples: Sequence[int] | None = None
+        self,
+        ids: Sequence[int],
+        members: Members,
+        samples: Sequence[int] | None = None,
+        shares: np.ndarray | None = None,
     ) -> Cohort:
-        """The numbers in these clients' updates, as far as they are known before training; `samples` in place of their own."""
+        """The numbers in these clients' updates, as far as they are known before training.
+
+        `samples` in place of their own; `shares` of their steps that they make, all unless given.
+        """
         sizes = self.counts(ids) if samples is None else np.array(samples)
-        distinct_sizes, which = distinct(sizes)
-        steps, weights = np.array([self._expected_of_size(n) for n in distinct_sizes]).T
+        if shares is None:
+            distinct_sizes, which = distinct(sizes)
+            by_size = [self._expected_numbers(n, 1.0) for n in distinct_sizes]
+            steps, weights = np.array(by_size)[which].T
+        else:
+            by_client = zip(sizes.tolist(), shares.tolist(), strict=True)
+            steps, weights = np.array([self._expected_numbers(n, s) for n, s in by_client]).T
         size = self._numbers(sizes)
         shared: PartTrees = {}
         if any(part.shares for part in self.method.parts):
@@ -280,20 +304,20 @@ class ClientPool:
             buffers={},
             messages={},
             size=size,
-            steps=self._numbers(steps[which]),
-            weight=self._numbers(weights[which]),
+            steps=self._numbers(steps),
+            weight=self._numbers(weights),
             loss=torch.zeros_like(size),
             shared=shared,
         )
         return Cohort(tuple(ids), client_update, members, folded=True)
 
-    def _expected_of_size(self, samples: int) -> tuple[int, float]:
+    def _expected_numbers(self, samples: int, share: float) -> tuple[int, float]:
         """The steps of a client with this many samples and their accumulated weight, bit for bit as in its update."""
-        if samples not in self._expected:
-            steps = expected_steps(self.method, self.settings, samples)
+        if (samples, share) not in self._expected:
+            steps = expected_steps(self.method, self.settings, samples, share)
             weight = self.settings.work.solver.weight(torch.tensor(steps, dtype=self._dtype))
-            self._expected[samples] = steps, float(weight)
-        return self._expected[samples]
+            self._expected[samples, share] = steps, float(weight)
+        return self._expected[samples, share]
 
     def whole(self, ids: Sequence[int], round: int) -> BatchSchedule:
         """All of the clients' samples once, in batches and random order; empty unless a part needs them."""

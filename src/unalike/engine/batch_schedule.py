@@ -15,7 +15,7 @@ from unalike._utils import seeds
 from unalike._utils.profiler_regions import profiled
 from unalike.core.inputs import Inputs, sample_bytes, split_rows
 from unalike.core.types import Batch
-from unalike.core.work import Batches, LazySequence, Work
+from unalike.core.work import Batches, LazySequence, Work, share_of_steps
 from unalike.loops import crew as compiled_loops
 
 MIN_CLIENTS_FOR_LOOPS = 32
@@ -117,6 +117,14 @@ class BatchSchedule(LazySequence[Batches]):
             schedule.rows,
         )
         return schedule
+
+    def shortened(self, shares: np.ndarray) -> BatchSchedule:
+        """The schedule of the clients' first batches: a share of each one's, rounded down."""
+        shortened = []
+        for batches, share in zip(self, shares.tolist(), strict=True):
+            sizes = batches.sizes[: share_of_steps(len(batches), share)]
+            shortened.append(Batches(batches.rows[: sum(sizes)], sizes))
+        return BatchSchedule.of(shortened)
 
     @cached_property
     def ends(self) -> np.ndarray:

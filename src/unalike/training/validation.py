@@ -8,6 +8,7 @@ from unalike.core import tree
 from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.core.views import ClientBatches, StageSettings
+from unalike.core.work import share_of_steps
 from unalike.methods.method import Method
 from unalike.training.client.client_task import ClientTask
 from unalike.training.client.client_update import initial_client_state, train
@@ -39,8 +40,13 @@ def expected_update(
     return client_update
 
 
-def expected_steps(method: Method, settings: StageSettings, samples: int) -> int:
-    """The number of steps that a client with this many samples must send: those of phases that train shared parameters."""
+def expected_steps(
+    method: Method, settings: StageSettings, samples: int, share: float = 1.0
+) -> int:
+    """The number of steps that a client with this many samples must send: those of phases that train shared parameters.
+
+    `share`: the share of its steps that the client makes in each phase.
+    """
     model = settings.model
     sent = {*method.shared_names(model.params, model)}
     trained = [name for name in model.params if method.trains(name, model)]
@@ -48,7 +54,7 @@ def expected_steps(method: Method, settings: StageSettings, samples: int) -> int
     for phase in method.phases:
         moved = {name for name in trained if model.within(phase.moves, name)}
         if not sent or moved & sent:
-            total += phase.work(settings.work).steps_for(samples)
+            total += share_of_steps(phase.work(settings.work).steps_for(samples), share)
     return total
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unalike._utils.errors import UnalikeError
+from unalike.client_devices.simulated_clock import simulated_devices
 from unalike.core.types import Broadcast
 from unalike.core.views import ServerState
 from unalike.engine.auto import Choice
@@ -107,6 +108,10 @@ class Worker:
         self.run_config = run_config
         self.rank = worker_pool.rank
         self.size = worker_pool.size
+        self._devices = simulated_devices(
+            run_config.options.device_model, len(run_config.population), run_config.options.seed
+        )
+        """Says which share of its steps a client makes; the leader keeps the time."""
         self._steps = steps_of(run_config.plan, run_config.plan_inputs)
         self._step = next(self._steps, None)
         self._index = 0
@@ -130,7 +135,9 @@ class Worker:
 
     def _begin_stage(self, folder: Path | None) -> None:
         assert isinstance(self._step, Stage)
-        self._stages[self._index] = LocalStage(self.run_config, self._step, self._index, folder)
+        self._stages[self._index] = LocalStage(
+            self.run_config, self._step, self._index, folder, devices=self._devices
+        )
 
     def _end_step(self, outcome: StageResults | Answers) -> None:
         self._step = next_step(self._steps, outcome)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
+
 from unalike._utils import spec
 from unalike.client_devices.simulated_clock import Devices, RoundWork, simulated_devices
 from unalike.core.options import cohort_size
@@ -91,6 +93,7 @@ class LocalStage:
             choose=partial(least_answer, transform=chain),
             keeps_updates=evaluates_local_models or recorded,
             devices=devices,
+            round_work=self._round_work,
         )
 
     @cached_property
@@ -175,7 +178,7 @@ class LocalStage:
 
         # Simulated devices tell beforehand whose updates will not arrive: these clients train for nothing, and so not at all.
         asked = self._cohorts(train)
-        lost = self.state.devices.train(self._round, asked, self._round_work)
+        lost = self.state.devices.train(self.state.round, asked, self._round_work)
         groups: dict[str, Updates] = {}
         for name, ids in asked.items():
             arriving = [client for client in ids if client not in lost] if lost else ids
@@ -188,17 +191,17 @@ class LocalStage:
         updates = self._with_costs(asked, groups, lost, self.clock() - started)
         return Replies(metrics, updates, evaluation_seconds)
 
-    @property
-    def _round(self) -> int:
-        """The index of the round in the run, from 0."""
-        return self.state.earlier + self.state.done
-
     def _round_work(self, name: str, ids: Sequence[int]) -> RoundWork:
         """What clients of a group do in a round, for the time that their devices need."""
         pool = self.state.groups[name].client_pool
-        samples = trained_samples(pool.method, pool.settings.work, pool.counts(ids))
+        sizes = pool.counts(ids)
         sent = self._bytes[name]
-        return RoundWork(samples, bytes_down=sent["down"], bytes_up=sent["up"] + sent["update"])
+        return RoundWork(
+            steps=np.array([pool.steps(size) for size in sizes.tolist()]),
+            samples=trained_samples(pool.method, pool.settings.work, sizes),
+            bytes_down=sent["down"],
+            bytes_up=sent["up"] + sent["update"],
+        )
 
     def _cohorts(self, clients: Sequence[int]) -> dict[str, list[int]]:
         """The clients by group, without groups that have none; pooled clients train as one."""

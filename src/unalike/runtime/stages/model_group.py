@@ -16,7 +16,7 @@ from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.data.transforms import TransformChain
-from unalike.engine.base import AcceptedRounds, ClientPool, Executor
+from unalike.engine.base import AcceptedRounds, ClientPool, Executor, ShareOfWork
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.methods.roles import Personalizer
@@ -67,7 +67,7 @@ class ModelGroup:
 
     `source` has the samples that its clients train on, `members` how many clients have samples, `client_states` what the
     method's parts keep of each client between rounds; `start` is the server state that the group goes on from. With
-    `keeps_updates` each client's update is looked at after its round.
+    `keeps_updates` each client's update is looked at after its round. `share_of_work` as in `ClientPool`.
     """
 
     executor: Executor
@@ -83,6 +83,7 @@ class ModelGroup:
         transform: TransformChain | None,
         start: ServerState | None = None,
         keeps_updates: bool = False,
+        share_of_work: ShareOfWork | None = None,
     ):
         self.method = stage.method
         self.settings = settings
@@ -95,7 +96,9 @@ class ModelGroup:
         without_samples = () if stage.pooled else np.flatnonzero(source.sizes == 0).tolist()
         self._untrained = frozenset(without_samples)
         # the facts of a client are its own, also where the samples of all clients are pooled
-        self._described = ClientPool(self.method, settings, source, client_states, transform)
+        self._described = ClientPool(
+            self.method, settings, source, client_states, transform, share_of_work
+        )
         self.client_pool = self._described
         if stage.pooled and self.is_conditioned:
             self.client_pool = pooled_with_facts(self._described)
@@ -117,7 +120,8 @@ class ModelGroup:
         updates: Updates
         if self.method.needs_sums_only and not self.keeps_updates:
             # The weights follow from numbers that are known before the clients answer, so their updates are added up as they come.
-            expected = self.client_pool.expected(ids, self.members)
+            shares = self.client_pool.shares(ids, self.state.round)
+            expected = self.client_pool.expected(ids, self.members, shares=shares)
             weights = self.server_round.sum_weights(expected)
             total = StreamingSum(self.method, self.state, weights, self.settings.buffers)
             self.executor.feed(broadcast, ids, self.accepted, total)

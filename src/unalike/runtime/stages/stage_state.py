@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.client_devices.simulated_clock import Devices, NoDevices
+from unalike.client_devices.simulated_clock import Devices, NoDevices, WorkOf
 from unalike.core import tree
 from unalike.core.options import cohort_size
 from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
+from unalike.engine.base import ShareOfWork
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
@@ -72,7 +73,8 @@ class StageState:
 
     A stage may bring another model than the run's. `make_states` makes what its groups keep of their clients; `choose` asks a
     client for its choice when it is first needed; None: all of them were asked at once. With `keeps_updates` each client's
-    update is looked at after its round. `devices` are those that the run simulates, if it does.
+    update is looked at after its round. `devices` are those that the run simulates, if it does; `round_work`
+    says what they do.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class StageState:
         choose: Choose | None = None,
         keeps_updates: bool = False,
         devices: Devices | None = None,
+        round_work: WorkOf | None = None,
     ):
         self.stage = stage
         self.method = stage.method
@@ -134,7 +137,18 @@ class StageState:
                 transform=run_config.options.chain,
                 start=None if stage.start is None else stage.start[name],
                 keeps_updates=keeps_updates,
+                share_of_work=self._share_of_work(name, round_work),
             )
+
+    def _share_of_work(self, name: str, round_work: WorkOf | None) -> ShareOfWork | None:
+        """The share of their steps that clients of a group make; None where all make all."""
+        if round_work is None or not self.devices.changes_work:
+            return None
+
+        def share_of_work(ids: Sequence[int], round: int) -> np.ndarray:
+            return self.devices.shares_of_steps(round, ids, round_work(name, ids))
+
+        return share_of_work
 
     def _members_with_samples(self, ids: Sequence[int]) -> Members:
         """The clients of a group that have samples; pooled ones count as one."""
@@ -159,6 +173,12 @@ class StageState:
     def place(self) -> tuple[int, int]:
         """The step of the plan, counted from 1, and the round in it, as messages of a federation say them."""
         return self.settings.stage + 1, self.done
+
+    @property
+    def round(self) -> int:
+        """The number of rounds that the models have had; they all count each round."""
+        first, *_ = self.groups.values()
+        return first.state.round
 
     # the clients that take part ---------------------------------------------------------------------------------------
 
