@@ -81,7 +81,7 @@ class DeviceTrait:
         return rates
 
     def presence(self, clients: int, rng: np.random.Generator) -> Presence | None:
-        """When each device is there. Called once a run. Default: None, always."""
+        """The times when each device is there. Called once a run. Default: None, always."""
         return None
 
     def shares_done(self, clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -127,7 +127,7 @@ class DeviceModel:
         return rates
 
     def presence(self, clients: int, seed: int) -> Presence:
-        """When the devices are there: a device is, where every trait says so."""
+        """The times when the devices are there: those when every trait says so."""
         rules = []
         for place, trait in enumerate(self.traits):
             rule = trait.presence(clients, seeds.generator(seed, "device presence", place))

@@ -1,4 +1,4 @@
-"""The simulated clock of a run: how long a round takes, and whose updates of it arrive."""
+"""The simulated clock of a run: the time that a round takes, and the clients whose updates of it arrive."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ LATE = "late"
 
 
 class RoundWork(NamedTuple):
-    """What the clients of a group do in a round with all their steps: these [K], the training samples in them [K], and the bytes
-    that each client gets and sends."""
+    """The work of the clients of a group in a round, if they make all their steps.
+
+    `steps` [K], the training `samples` in them [K], and the bytes that each client gets and sends.
+    """
 
     steps: np.ndarray
     samples: np.ndarray
@@ -39,7 +41,7 @@ class Devices(Protocol):
     """The clients' devices, and the time that their rounds take."""
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
-        """Those of the clients that can be asked now; where none is there, those that are when the first one has come."""
+        """The clients that can be asked now; where none is there, those that are when the first one has come."""
 
     def train(
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
@@ -153,16 +155,16 @@ class SimulatedDevices:
         is_lost = done < 1
         is_late = ~is_lost & self._is_late(needed, np.concatenate(has_no_step))
         has_left = ~is_lost & ~is_late & ~self._is_there(ids, start + needed)
-        lost = {}
-        for reason, clients in ((LOST, is_lost), (LATE, is_late), (LEFT, has_left)):
-            lost |= dict.fromkeys(ids[clients].tolist(), reason)
+        lost: dict[int, str] = {}
+        for reason, applies in ((LOST, is_lost), (LATE, is_late), (LEFT, has_left)):
+            lost |= dict.fromkeys(ids[applies].tolist(), reason)
 
         # Step 4: The round ends with its last client.
         self.time = start + float(np.minimum(ends, self._model.deadline).max())
         return lost
 
     def _is_late(self, seconds: np.ndarray, has_no_step: np.ndarray) -> np.ndarray:
-        """Whose update is not there at the deadline; where clients stop in time, those for whom not one step fits."""
+        """The clients whose update is not there at the deadline; where clients stop in time, those for whom not one step fits."""
         if self._model.stops_at_deadline:
             return has_no_step
         return seconds > self._model.deadline

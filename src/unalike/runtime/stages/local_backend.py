@@ -192,7 +192,7 @@ class LocalStage:
         return Replies(metrics, updates, evaluation_seconds)
 
     def _round_work(self, name: str, ids: Sequence[int]) -> RoundWork:
-        """What clients of a group do in a round, for the time that their devices need."""
+        """The work of clients of a group in a round, by which their devices need time."""
         pool = self.state.groups[name].client_pool
         sizes = pool.counts(ids)
         sent = self._bytes[name]
