@@ -25,9 +25,8 @@ class ControlVariates(Correction, ServerStep):
     `uniform`), shares of samples with `weighted=True`. All variates start at 0, so round 1 is FedAvg; sum_i p_i c_i is c at any
     time. Sent: one more model down, one more up. Only parameters have variates, buffers have none.
 
-    Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, which is warned of. With
-    momentum the variates grow to the size of momentum steps, and momentum amplifies the correction once more, so that
-    training can diverge; `control_variates_after_momentum` does not.
+    Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, and training can diverge, which
+    is warned of; `control_variates_after_momentum` corrects steps with momentum.
     """
 
     sends_changes: ClassVar[bool] = True

@@ -65,9 +65,9 @@ class FrozenHead(Personalizer):
 class HeadFirst(Personalizer):
     """First the head alone, in `epochs` passes over the client's data, then the body alone, in the round's work (FedRep).
 
-    Collins et al. 2021, algorithm 1: many steps towards the best head for the body received, then a few of the body. The
-    paper takes 10 and 1 epochs, and the plain mean of the bodies: add `uniform`, as clients count by their sizes here. Each
-    phase has batches and a solver of its own. With a private head the client update counts the body's steps only.
+    Collins et al. 2021, algorithm 1. The paper takes 10 and 1 epochs, and the plain mean of the bodies: add `uniform`, as clients
+    count by their sizes here. Each phase has batches and a solver of its own. With a private head the client update counts the
+    body's steps only.
     """
 
     epochs: Annotated[PositiveInt, OneOf(1, 5, 10)] = 10

@@ -45,10 +45,9 @@ class OwnParameters(Personalizer):
 class ProximalModel(OwnParameters, PersonalModel):
     """v_k <- v_k - lr (g(v_k) + lam (v_k - w)), w being the model received (Ditto, Li et al. 2021, algorithm 1).
 
-    The shared model is trained and averaged as in FedAvg, and its path is FedAvg's. v_k makes the same steps on the same
-    batches, starts at the initial model and stays on the client. lam = 0 is local training, lam -> infinity the shared model.
-    The default is that of the experiments with FedSA and FedPake and is close to local training; the authors of Ditto choose
-    among 0.1, 1 and 2.
+    The shared model is FedAvg's. v_k makes the same steps on the same batches, and starts at the initial model. lam = 0 is local
+    training, lam -> infinity the shared model. The default is that of the experiments with FedSA and FedPake and is close to local
+    training; the authors of Ditto choose among 0.1, 1 and 2.
     """
 
     lam: Annotated[NonNegativeFloat, LogRange(1e-4, 2)] = 0.001
@@ -179,10 +178,9 @@ class Private(OwnParameters):
 class OwnStatistics(Personalizer):
     """The shared model with the client's own running statistics of batch normalization (SiloBN, Andreux et al. 2020).
 
-    Training is that of the method without this part: nothing else is computed, sent or averaged, so the protocol `clients`
-    scores the shared model with averaged statistics and `personal` the same model with each client's own. These are what the
-    client would have with buffers="local": they start at the model's and take up the batches of all its rounds; in other
-    rounds they stay. Without batch normalization it is the shared model.
+    Training is that of the method without this part: the protocol `clients` scores the shared model with averaged statistics,
+    `personal` the same model with each client's own. These are what the client would have with buffers="local": they start at the
+    model's and take up the batches of all its rounds. Without batch normalization it is the shared model.
     """
 
     has_own_name: ClassVar[bool] = True

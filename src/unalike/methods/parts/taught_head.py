@@ -32,8 +32,8 @@ class TaughtHead(Upload, Aggregator):
     `epochs` passes of SGD over all pairs (z_kc, c), in a random order and batches of `batch_size`, from the head that went
     down; every pair counts alike. What else is shared is averaged. epochs = 0 or lr = 0 leaves the head as it is.
 
-    The paper takes one pair per step in the order of the clients, which is batch_size = 1 but for the order; PFLlib takes
-    shuffled batches of 10. Nothing is learned where heads are private.
+    The paper takes one pair per step in the order of the clients, PFLlib shuffled batches of 10. Nothing is learned where heads are
+    private.
     """
 
     lr: Annotated[NonNegativeFloat, LogRange(1e-3, 1)] = 0.01
