@@ -156,8 +156,8 @@ class Alie(Attack):
 class InnerProduct(Attack):
     """Malicious clients all send -epsilon times the mean of the honest updates (inner-product manipulation, Xie et al. 2020).
 
-    A small epsilon hides among the honest updates, a large one turns the mean around. Without an honest client in the round they
-    send zeros. epsilon = 0 is `free_rider`.
+    A small epsilon hides among the honest updates, a large one turns the mean around. Without an honest client they send zeros.
+    epsilon = 0 is `free_rider`.
     """
 
     share: Share = 0.2

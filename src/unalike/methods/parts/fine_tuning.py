@@ -84,11 +84,11 @@ class HeadFirst(Personalizer):
 class AdaptedLoss(TaskObjective, Personalizer):
     """F(w - alpha g(w; B'); B''): the loss after one step of adaptation, B' and B'' being halves of the batch (Per-FedAvg).
 
-    Fallah et al. 2020, eq. 3. The gradient is that of the loss at the adapted parameters (first order, FO-MAML); with
-    `second_order` it is differentiated through the step as well, (I - alpha H) g. B' are the rows of even place, B'' those of
-    odd place; a batch of one row is both. A client is evaluated after one full-batch step of size alpha on its training data.
-    alpha -> 0 is FedAvg on half of each batch. Clients count by their sizes; in algorithm 1 all count the same (add
-    `uniform`). The paper draws three batches a step, one of them for H; public code uses two successive batches.
+    Fallah et al. 2020, eq. 3. The gradient is that at the adapted parameters (first order, FO-MAML); with `second_order` it is
+    differentiated through the step as well, (I - alpha H) g. B' are the rows of even place, B'' those of odd place; a batch of one
+    row is both. A client is evaluated after one full-batch step of size alpha on its training data. alpha -> 0 is FedAvg on half of
+    each batch. Clients count by their sizes; in algorithm 1 all count the same (add `uniform`). The paper draws three batches a
+    step, one of them for H; public code uses two successive batches.
     """
 
     alpha: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01

@@ -66,9 +66,9 @@ class Mixture(PersonalModel):
     """A personal model mixed of an own one, v, and the shared one, w, with weight a in [0, 1] (APFL, Deng et al. 2020).
 
     v <- v - lr * d loss / d v and, in the first step of a round when `adaptive`, a <- clip(a - lr <v - w, grad f(v_bar)>, 0,
-    1), both at the old v and w; the new a is used from the next step on. The shared model is the mean of w by the clients'
-    sizes; in algorithm 1 all count the same (add `uniform`). The public code moves a after the steps, and adds 0.02 a to its
-    gradient. a = 0 is FedAvg's model, a = 1 local training.
+    1), both at the old v and w. The shared model is the mean of w by the clients' sizes; in algorithm 1 all count the same (add
+    `uniform`). The public code moves a after the steps, and adds 0.02 a to its gradient. a = 0 is FedAvg's model, a = 1 local
+    training.
     """
 
     ALPHA = "mixture.alpha"
@@ -149,10 +149,9 @@ class Private(OwnParameters):
     """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.
 
     select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
-    "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps the parameters and running statistics of
-    normalization layers (FedBN, Li et al. 2021), and is FedAvg for a model without them; "bias" keeps the biases of all layers. A
-    pattern such as "encoder.*" or "*.bias" keeps the parameters and buffers whose names are like it. The client state holds the
-    private parameters only.
+    "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps normalization layers with their running statistics
+    (FedBN, Li et al. 2021), and is FedAvg for a model without them; "bias" keeps the biases of all layers, and a pattern such as
+    "encoder.*" what has a name like it. The client state holds the private parameters only.
     """
 
     select: Selection = "all"

@@ -31,8 +31,8 @@ class Ifca(StagedPlan):
     method="uniform"). k models go down, one update and the choice come up. A client is evaluated with the model it would
     choose now. k = 1 is `method`.
 
-    Model 0 starts at the run's model, the others at values drawn anew, so that they differ (algorithm 1 asks for k different
-    starts; its theory, for good ones). Like k-means it can end in a bad place: clusters may share a model.
+    Model 0 starts at the run's model, the others at values drawn anew (algorithm 1 asks for k different starts; its theory, for
+    good ones). Like k-means it can end in a bad place: clusters may share a model.
 
     With k > 1, `scaffold`, `feddyn`, `feddc` and `fedlama` are refused as `method`: what a client keeps belongs to the server
     state of one model, and a client that changed its choice would leave its share there for good.
