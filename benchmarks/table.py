@@ -347,7 +347,8 @@ def markdown(results: Results) -> str:
         "",
         *_targets({name: rows(measured) for name, measured in results.items()}),
         "- The fastest of our settings counts and is named. The read limit is the time to sum the stacked updates once.",
-        '- "Outside the steps": beside the same steps in plain torch. Server memory: what a run adds to a process with torch and numba.',
+        '- "Outside the steps": beside the same steps in plain torch. Server memory: what a run adds to a process with torch and',
+        "  numba.",
     ]
     lines += ["", "## Rounds", "", *_rounds(results)]
     found = {cpu: m["sections"]["auto"] for cpu, m in results.items() if "auto" in m["sections"]}
@@ -376,11 +377,12 @@ def _on_devices(found: Results) -> list[str]:
             for name in load["contenders"]
         )
     )
-    gains = [load["contenders"]["auto"]["factor"] for device in found.values() for load in device.values()]
+    loads = [load for device in found.values() for load in device.values()]
+    gains = [load["contenders"]["auto"]["factor"] for load in loads]
     lines = [
-        f"With `auto`, a round is {min(gains):.1f} to {max(gains):.1f} times as fast as a bare CUDA loop (`torch.optim.SGD`, samples on",
-        "the device). Milliseconds and this factor, interleaved in one process, by `make gpu`; one run of three rounds after two to",
-        "warm up.",
+        f"With `auto`, a round is {min(gains):.1f} to {max(gains):.1f} times as fast as a bare CUDA loop (`torch.optim.SGD`,",
+        "samples on the device). Milliseconds and this factor, interleaved in one process, by `make gpu`; one run of three rounds",
+        "after two to warm up.",
     ]
     for device, loads in found.items():
         lines += [
@@ -400,8 +402,9 @@ def _deployed(section: Results) -> list[str]:
     lines = [
         f"{section['when']} UTC, {section['repeat']} interleaved repetitions. {section.get('note', '')}".rstrip(),
         "FedAvg, digits, 4,810 parameters, an epoch at each site, TLS; all processes share the cores. Ours: rounds 2 to 20, with",
-        "evaluation, gateway and signatures. Flower's: SuperLink and SuperNodes, which start a process for each message; rounds 2 and 3,",
-        "without evaluation and authentication of nodes. Busy: cores that other programs used. A round trip is that of a proxy.",
+        "evaluation, gateway and signatures. Flower's: SuperLink and SuperNodes, which start a process for each message; rounds 2",
+        "and 3, without evaluation and authentication of nodes. Busy: cores that other programs used. A round trip is that of a",
+        "proxy.",
         "",
         "| | round, s | spread | busy | a site, MB | all processes, MB |",
         "| :-- | --: | --: | --: | --: | --: |",
@@ -456,8 +459,8 @@ def _auto(section: Results) -> list[str]:
         of_plain = f"{plain / seconds[row['choices']['measured']]:.1f}x"
         lines.append(f"| {' | '.join([row['network'], clients, *shown, *choices, of_plain])} |")
     cases = len(section["data"])
-    found = f"In {cases - shown_cases} of {cases} cases `auto` chose an executor within {SMALL_REGRET:.0%} of the fastest; the table has the others."
-    return [found, "", *lines]
+    good = f"In {cases - shown_cases} of {cases} cases `auto` chose an executor within {SMALL_REGRET:.0%} of the fastest"
+    return [f"{good}; the table has the others.", "", *lines]
 
 
 def _machine(measured: Results) -> str:
@@ -474,8 +477,8 @@ def _targets(found: dict[str, list[Row]]) -> Iterator[str]:
             if row.passed is not None or row.what not in kept:
                 kept[row.what] = cpu, row
     passed = [row.passed for _, row in kept.values()]
-    yield f"{passed.count(True)} of {len(passed)} targets are met, on the machine in brackets, or else on {newest}. Those for"
-    yield "[rounds](#rounds) that are met are not listed: our fastest setting against a plain loop, PFLlib, pfl-research and FedJAX."
+    yield f"{passed.count(True)} of {len(passed)} targets are met, on the machine in brackets, or else on {newest}."
+    yield "Those for [rounds](#rounds) that are met are not listed: our fastest setting against plain loops and other libraries."
     yield ""
     yield "| | target | found |"
     yield "| :-- | :-- | :-- |"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unalike._utils.registry import documentation
 from unalike.cli import method_guide
-from unalike.methods.part import registry, spec_text
+from unalike.methods.part import Part, parameters, registry
 
 FOLDER = Path(__file__).with_name("methods")
 NOTE = "`docs/make_methods.py` writes these pages from the docstrings."
@@ -220,23 +220,11 @@ def _listed(names: list[str]) -> str:
 
 
 def parts_index(places: dict[str, str], methods: set[str]) -> str:
-    """The parts that are no methods by their own names: links to the methods that describe them, a table of the others."""
-    described = []
-    rows = ["| part | what it does |", "|---|---|"]
-    for name in method_guide.parts():
-        if name in methods:
-            continue
-        if name in places:
-            described.append(f"[`{name}`]({places[name]})")
-        else:
-            first, _, _ = documentation(registry[name]).partition("\n\n")
-            text = as_text(first).replace("\n", " ").replace("|", "\\|")
-            rows.append(f"| `{name}` | {text} |")
-    head = (
-        "## Parts with other names\n\nMethods are made of parts, which spec text can name. `unalike list methods NAME` prints the "
-        "options of each. Described with a method:"
-    )
-    return "\n\n".join([head, f"{', '.join(described)}.", "Others:", "\n".join(rows)])
+    """The parts that are no methods by their own names, each with a link if a method describes it."""
+    names = [name for name in method_guide.parts() if name not in methods]
+    links = [f"[`{name}`]({places[name]})" if name in places else f"`{name}`" for name in names]
+    head = "Methods are made of parts, which spec text can name; `unalike list methods NAME` describes each:"
+    return f"## Parts with other names\n\n{head}\n\n{', '.join(links)}."
 
 
 def places_of_parts(entries: dict[str, method_guide.Entry]) -> dict[str, str]:
@@ -274,20 +262,32 @@ def section(
 ) -> str:
     """A method, and those of its parts that no other place describes."""
     here = f"{page}.md#{e.name}"
-    pieces = [f"## {e.name}", f"`{e.usage}`", paragraphs.new(e.name, documentation(registry[e.name]))]
+    pieces = [
+        f"## {e.name}",
+        f"`{e.usage}`",
+        paragraphs.new(e.name, documentation(registry[e.name])),
+    ]
     elsewhere = []
     for part in e.parts:
         if part.name == e.name:
             continue
         place = places[part.name]
         if place == here:
-            pieces.append(f"**`{spec_text(part)}`**")
+            pieces.append(f"**`{title(part, e.usage)}`**")
             pieces.append(paragraphs.new(e.name, documentation(type(part))))
         else:
-            elsewhere.append(f"[`{spec_text(part)}`]({place})")
+            elsewhere.append(f"[`{title(part, e.usage)}`]({place})")
     if elsewhere:
         pieces.append(f"With {', '.join(elsewhere)}.")
     return "\n\n".join(pieces)
+
+
+def title(part: Part, usage: str) -> str:
+    """The spec text of a part, without the fields that the usage of its method shows with the same values."""
+    shown = usage.partition("(")[2].removesuffix(")").split(", ")
+    fields = [f"{name}={value!r}" for name, value in parameters(part).items()]
+    others = [field for field in fields if field not in shown]
+    return f"{part.name}({', '.join(others)})" if others else part.name
 
 
 def as_text(docstring: str) -> str:
