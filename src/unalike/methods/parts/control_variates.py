@@ -23,7 +23,7 @@ class ControlVariates(Correction, ServerStep):
     c_i+ = the gradient of its local data at x. The server then moves by server_lr times the update, and
     c <- c + sum_P p_i (c_i+ - c_i), p_i the weights of all N clients in the objective: 1/N in the paper (`scaffold` brings
     `uniform`), shares of samples with `weighted=True`. All variates start at 0, so round 1 is FedAvg; sum_i p_i c_i is c at any
-    time. Sent: one more model down, one more up. Only parameters have variates, buffers have none.
+    time. Only parameters have variates, buffers have none.
 
     Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, and training can diverge, which
     is warned of; `control_variates_after_momentum` corrects steps with momentum.

@@ -44,7 +44,7 @@ class FrozenHead(Personalizer):
     """The head stays at its common initial value: bodies are trained and averaged, heads are never sent (FedBABU, Oh et al. 2022).
 
     A client is evaluated with the shared body and the initial head after `epochs` passes over its training data, in which the
-    whole model moves, or its head alone. Clients keep no state.
+    whole model moves, or its head alone.
     """
 
     special_group = "head"

@@ -34,8 +34,7 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
     synchronization takes the shared layer. Unsynchronized layers are not sent up: `wire` lists the most bytes that a round can
     take, the history those that were sent. The whole model goes down. Layers are those of `lws`, which end at a `bias` (in the
     authors' code they are tensors, with biases synchronized in every round); a round is the paper's base interval of tau' steps;
-    the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round. The client state
-    holds one model.
+    the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round.
     """
 
     needs = "updates"

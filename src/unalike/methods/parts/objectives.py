@@ -49,7 +49,7 @@ class ModelContrast(Objective):
 
     z, z_g and z_p are the features of the current model, of the model received and of the client's own model after its last
     participation; the latter two are constant and in evaluation mode. There is no term at the first participation. Features are the
-    input of the model's head; the authors' code adds a projection between them. mu = 0 is FedAvg. The client state holds one model.
+    input of the model's head; the authors' code adds a projection between them. mu = 0 is FedAvg.
     """
 
     mu: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0

@@ -28,8 +28,8 @@ class Ifca(StagedPlan):
 
     In every round each client receives all k models, chooses argmin_j F_i(w_j), its mean training loss, and trains the one
     chosen; the server averages within each choice, by the clients' sizes (in algorithm 1 all count the same:
-    method="uniform"). k models go down, one update and the choice come up. A client is evaluated with the model it would
-    choose now. k = 1 is `method`.
+    method="uniform"). One update and the choice come up. A client is evaluated with the model it would choose now. k = 1 is
+    `method`.
 
     Model 0 starts at the run's model, the others at values drawn anew (algorithm 1 asks for k different starts; its theory, for
     good ones). Like k-means it can end in a bad place: clusters may share a model.
