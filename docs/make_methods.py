@@ -182,7 +182,7 @@ def traffic(entry: method_guide.Entry) -> str:
 
 def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[str, str]) -> str:
     family = FAMILIES[page]
-    when = "[When it helps, and when it cannot](../explanation/remedies.md)."
+    when = "[When does it help?](../explanation/remedies.md)"
     paragraphs = Paragraphs({})
     sections = [section(page, entries[n], places, paragraphs) for n in family.names]
     return "\n\n".join([f"# {family.title}", f"{family.intro} {when}", *sections]) + "\n"
