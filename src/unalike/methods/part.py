@@ -158,7 +158,7 @@ class Part:
     Without it: `unalike list methods` shows only methods made of it.
     """
     rank: ClassVar[int] = 0
-    """Place in a chained role: parts of lower rank act first, those of one rank in the order of their names.
+    """Place in a chained role: lower ranks act first, equal ones in the order of their names.
 
     Without it: 0. A correction that asks for another gradient after others have acted needs a negative one.
     """
@@ -168,88 +168,88 @@ class Part:
     Without it: the client state is constant in all steps.
     """
     keeps_model: ClassVar[bool] = False
-    """The client keeps a model, and so its buffers (MOON; see `kept_buffers`). `trains` implies it.
+    """The client keeps a model with its buffers (MOON). `trains` implies it.
 
     Without it: a class with `kept_buffers` is refused.
     """
     shares: ClassVar[tuple[str, ...]] = ()
-    """Names of the facts (see `facts`) that the client sends to the server.
+    """Names of the `facts` that clients send.
 
-    Without it: facts stay on the client; a look at `cohort.shared` is an error.
+    Without it: a look at `cohort.shared` is an error.
     """
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "sums"
-    """What the server half reads: "sums" over the clients only (`fold`), "spread", also the distance of each update from their
-    mean (`cohort.spread`), or "updates", every single one (`cohort.update`).
+    """What the server half reads: "sums" over clients (`fold`), "spread", also the distance of each update from their mean
+    (`cohort.spread`), or "updates", every single one (`cohort.update`).
 
     Without it: a look at more than the sums is an error.
     """
     needs_steps: ClassVar[bool] = False
-    """The server half reads each client's number of local steps, so that `ua.aggregate` asks for it.
+    """The server half reads the clients' numbers of steps: `ua.aggregate` asks for them.
 
     Without it: a class that reads `cohort.steps` is refused.
     """
     sends_changes: ClassVar[bool] = False
-    """Messages are changes of client states, which the server adds up: what is wrong in one stays.
+    """Messages are changes of client states that the server adds up: what is wrong in one stays.
 
-    Without it: a coordinator scales down messages only above ten times the room of an update.
+    Without it: a coordinator leaves messages ten times the room of an update.
     """
     sums_sent: ClassVar[bool] = False
-    """`finish` is given the model that the server decodes from the upload, so that both sum the same updates.
+    """`finish` is given the model that the server decodes from the upload.
 
     Without it: an error beside an upload, for a part with states on both sides and no message.
     """
     sums_stay_alike: ClassVar[bool] = False
-    """Messages hardly differ between rounds: the sums of two rounds show a client that is in one of them.
+    """The sums of two rounds show a client that is in one of them, as messages hardly change.
 
     Without it: a secure aggregation accepts sums over fewer clients than all.
     """
     needs_of_task: ClassVar[str] = ""
-    """The trait of the tasks for which it is defined, such as `CLASSES` of `core/tasks/task.py`.
+    """The trait of its tasks, such as `CLASSES` of `core/tasks/task.py`.
 
     Without it: it runs on every task.
     """
     stands_alone: ClassVar[bool] = False
-    """It is a method by itself, without other parts but the defaults.
+    """It is a method by itself, without other parts.
 
     Without it: it can be combined with others.
     """
     needs_proxy: ClassVar[bool] = False
-    """It learns on the server from `server.proxy`, samples that the user gives.
+    """It learns on the server from `server.proxy`.
 
-    Without it: if there are none, the error comes in the first round and not before the run.
+    Without it: an error where there are no such samples comes in the first round, not before.
     """
     hides_client_numbers: ClassVar[bool] = False
-    """Clients send no number that it does not account for, such as the training loss. `Privacy` has it.
+    """Clients send no number outside its account, such as the training loss. `Privacy` has it.
 
     Without it: they send it.
     """
     acts_without_clients: ClassVar[bool] = False
-    """The server half also acts in a round without clients, on an update of zeros. `Privacy` has it.
+    """The server half also acts in rounds without clients, on zeros. `Privacy` has it.
 
     Without it: such a round changes nothing.
     """
     releases_once: ClassVar[bool] = False
-    """A client sends one update of a round only: a second one would tell more of its samples. `Privacy` has it.
+    """A client sends one update of a round: a second would tell more. `Privacy` has it.
 
     Without it: a site that is asked twice trains twice.
     """
     updates_hold_noise: ClassVar[bool] = False
-    """Updates hold noise that their sum counts on: a server may refuse one, and scale none down. `Privacy` has it.
+    """Updates hold noise that their sum counts on. `Privacy` has it.
 
     Without it: a coordinator scales large updates down.
     """
     sends_finite_values: ClassVar[bool] = False
-    """What a client sends is finite whatever its samples are: whether it is would tell of them. `Privacy` has it.
+    """Values sent are finite whatever the samples are. `Privacy` has it.
 
     Without it: an update that is not finite is refused, and the client named.
     """
     simulated_only: ClassVar[str] = ""
-    """What it acts out that no real federation does, such as "an attack". `Attack` has it.
+    """What no real federation does, such as "an attack". `Attack` has it.
 
-    Without it: federations accept the part.
+    Without it: federations accept it.
     """
     why_no_trials: ClassVar[str] = ""
-    """Why hyperparameters may not be chosen by validation samples of the clients.
+    """Why the clients' validation samples may not choose hyperparameters.
 
     Without it: they may.
     """
@@ -266,16 +266,16 @@ class Part:
 
     @property
     def needs_messages(self) -> bool:
-        """Whether the server half reads what `finish` sends, so that `ua.aggregate` asks for it.
+        """Whether the server half reads what `finish` sends: `ua.aggregate` asks for it.
 
-        Without it: yes for a class with `finish` whose server half has `fold` or reads every update, unless `sums_sent`.
+        Without it: yes with `finish`, and `fold` or every update, unless `sums_sent`.
         """
         reads_clients = overrides(self, "fold") or self.needs == "updates"
         return overrides(self, "finish") and reads_clients and not self.sums_sent
 
     @property
     def hides_participants(self) -> bool:
-        """Whether nobody may know who takes part in a round: server steps then see no client's numbers. `Privacy` answers it.
+        """Whether nobody may know who takes part in a round. `Privacy` has it.
 
         Without it: no.
         """
@@ -283,7 +283,7 @@ class Part:
 
     @property
     def shares_noise(self) -> bool:
-        """Whether each client adds its share of the noise of a sum of several updates.
+        """Whether each client adds a share of the noise of a sum.
 
         Without it: no.
         """
@@ -315,7 +315,7 @@ class Part:
 
     @property
     def sums_show_clients(self) -> str:
-        """The message of which even a sum over clients shows the addends, and how to do without it.
+        """The message of which even a sum shows the addends, and how to do without it.
 
         Without it: a secure aggregation accepts the part.
         """
@@ -334,7 +334,7 @@ class Part:
 
     @property
     def special_group(self) -> str | None:
-        """The group of parameters, or pattern of their names, that it treats differently; a run notes where a model lacks it.
+        """The group of parameters, or pattern of names, that it treats differently; a run notes its absence.
 
         Without it: none.
         """
@@ -342,7 +342,7 @@ class Part:
 
     @property
     def needs_data(self) -> bool:
-        """Whether it reads all local samples (`client.data.whole`, in random order) beside the round's batches.
+        """Whether it reads all local samples (`client.data.whole`, in random order).
 
         Without it: a look at them is an error.
         """
@@ -466,11 +466,11 @@ class Part:
 
     @property
     def inner_loop(self) -> InnerLoop | None:
-        """Inner gradient steps of an objective's `loss` (Per-FedAvg, pFedMe), which compiled loops run directly.
+        """Inner gradient steps of an objective's `loss` (Per-FedAvg, pFedMe), for compiled loops.
 
-        With a strength, `finish` runs the same steps with the gradient of all local samples, and returns their end as client state.
+        With a strength, `finish` runs them with the gradient of all local samples, and returns their end as client state.
 
-        Without it: clients are trained step by step.
+        Without it: clients train step by step.
         """
         return None
 

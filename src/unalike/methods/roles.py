@@ -75,7 +75,7 @@ class LocalGradient(Part):
 
     @property
     def draws_own_batches(self) -> bool:
-        """Whether it draws the batches of a phase itself (`draw_batches`); some may then be empty.
+        """Whether it draws its batches itself (`draw_batches`); some may be empty.
 
         Without it: no.
         """
@@ -155,7 +155,7 @@ class Personalizer(Part):
     vmappable: ClassVar[bool] = True
     """False: `begin` has control flow on data (FedALA), and executors call it client by client.
 
-    Without it: True, and such a `begin` is an error of `torch.vmap` where clients are stacked.
+    Without it: True, and stacking such a `begin` is an error of `torch.vmap`.
     """
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
@@ -206,7 +206,7 @@ class Personalizer(Part):
 
     @property
     def predicts_as_received(self) -> bool:
-        """Whether a client is evaluated with what the server would send it now: the message joins the state in `personal`.
+        """Whether a client is evaluated with what the server would send it now (`personal`).
 
         Without it: no.
         """
