@@ -26,8 +26,8 @@ CONSEQUENCE = "Without it:"
 INTRO = """# Class flags
 
 Which class attributes does a part, a plan or a client query have, and what happens if one is missing? A flag is written in the
-class, `needs_data = True`, or as a property where it depends on the fields.
-"""
+class, `needs_data = True`, or as a property where it depends on the fields."""
+HEAD = "| Flag | Meaning | Without it |\n| --- | --- | --- |"
 CHECKS = """## Checks of the class
 
 `@ua.part` refuses a class with one of these names that lacks the flag:
@@ -77,27 +77,22 @@ def _decorators(function: ast.FunctionDef) -> list[str]:
 
 
 def page() -> str:
-    """The text of the page: a table for each class, and the checks."""
-    lines = [INTRO]
-    owner = ""
-    for flag in flags():
-        if flag.owner != owner:
-            owner = flag.owner
-            lines += [
-                "",
-                f"## {owner}",
-                "",
-                "| Flag | Meaning | Without it |",
-                "| --- | --- | --- |",
-            ]
-        without = flag.without[0].upper() + flag.without[1:]
-        lines.append(f"| `{flag.name}` | {flag.meaning} | {without} |")
+    """The text of the page: the flags of every part, those of roles, plans and queries, and the checks."""
+    lines = [INTRO, "", "## Every part", "", HEAD]
+    lines += [row(flag, flag.name) for flag in flags() if flag.owner == "Part"]
+    lines += ["", "## Roles, plans, client queries", "", HEAD]
+    lines += [row(flag, f"{flag.owner}.{flag.name}") for flag in flags() if flag.owner != "Part"]
     lines += ["", CHECKS.rstrip()]
     for needed in OF_HOOKS:
         lines.append(f"| has `{needed.name}` | `{needed.line}` | {needed.otherwise} |")
     for needed in OF_READS:
         lines.append(f"| reads `{needed.name}` | `{needed.line}` | {needed.otherwise} |")
     return "\n".join([*lines, "", NOTE, ""])
+
+
+def row(flag: Flag, name: str) -> str:
+    without = flag.without[0].upper() + flag.without[1:]
+    return f"| `{name}` | {flag.meaning} | {without} |"
 
 
 if __name__ == "__main__":

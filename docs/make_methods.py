@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unalike._utils.registry import documentation
 from unalike.cli import method_guide
-from unalike.methods.part import registry, spec_text
+from unalike.methods.part import Part, parameters, registry
 
 FOLDER = Path(__file__).with_name("methods")
 NOTE = "`docs/make_methods.py` writes these pages from the docstrings."
@@ -126,11 +126,11 @@ ESCAPED = {"_": "\\_", "*": "\\*", "<": "&lt;"}
 
 def index(entries: dict[str, method_guide.Entry], places: dict[str, str]) -> str:
     families = [
-        f"## [{family.title}]({page}.md)\n\n{family.intro}\n\n{table([entries[n] for n in family.names], page)}"
+        f"## [{family.title}]({page}.md)\n\n{overview([entries[n] for n in family.names], page)}"
         for page, family in FAMILIES.items()
     ]
     names = [name for name, e in entries.items() if e.down == e.down]
-    more = [combinations(names), parts_table(places, {*entries})]
+    more = [combinations(names), parts_index(places, {*entries})]
     return "\n\n".join([INDEX.strip(), *families, *more, NOTE]) + "\n"
 
 
@@ -141,24 +141,39 @@ Which methods are there, and what does each send and keep? [What each family doe
 `unalike list methods NAME` prints one. Methods can be added, `"fedprox(mu=0.1) + lws"`, but [not all](#which-methods-combine).
 You can [write your own](../tutorials/write_your_own_method.md), also [of several stages](../plans.md).
 
-In a round of FedAvg the model goes down and up; server and client keep nothing between rounds. *Sent and kept* says what differs,
-in units of the model (its number of parameters): *down*, *up*, at the *server*, at the *client*. A dash stands for plans, whose
-stages differ, and for references that no federation has.
+In a round of FedAvg the model goes down and up; server and client keep nothing between rounds. The tables list what differs,
+in units of the model (its number of parameters): *down*, *up*, at the *server*, at the *client*. Plans, whose stages differ, and
+references that no federation has are without numbers.
 """
 TRAFFIC_OF_FEDAVG = {"down": "1", "up": "1", "server": "0", "client": "0"}
+NO_NUMBER = "-"
 
 
-def table(entries: list[method_guide.Entry], page: str) -> str:
-    rows = ["| method | sent and kept | needs |", "|---|---|---|"]
-    for e in entries:
-        rows.append(f"| [`{e.name}`]({page}.md#{e.name}) | {traffic(e)} | {', '.join(e.needs)} |")
-    return "\n".join(rows)
+def overview(entries: list[method_guide.Entry], page: str) -> str:
+    """The methods of a family: one line for those like FedAvg, one for those without numbers, a table of the others."""
+    plain = [e for e in entries if not traffic(e) and not e.needs]
+    unnumbered = [e for e in entries if traffic(e) == NO_NUMBER and not e.needs]
+    others = [e for e in entries if e not in plain and e not in unnumbered]
+    told = []
+    if plain:
+        told.append(f"As FedAvg: {', '.join(link(e, page) for e in plain)}.")
+    if unnumbered:
+        told.append(f"Without numbers: {', '.join(link(e, page) for e in unnumbered)}.")
+    if others:
+        rows = ["| method | sent and kept | needs |", "|---|---|---|"]
+        rows += [f"| {link(e, page)} | {traffic(e)} | {', '.join(e.needs)} |" for e in others]
+        told.append("\n".join(rows))
+    return "\n\n".join(told)
+
+
+def link(entry: method_guide.Entry, page: str) -> str:
+    return f"[`{entry.name}`]({page}.md#{entry.name})"
 
 
 def traffic(entry: method_guide.Entry) -> str:
     """What a method sends and keeps in units of the model, where it differs from FedAvg; a dash where that is no number."""
     if entry.down != entry.down:
-        return "-"
+        return NO_NUMBER
     found = {name: method_guide.units(getattr(entry, name)) for name in TRAFFIC_OF_FEDAVG}
     return ", ".join(
         f"{name} {value}" for name, value in found.items() if value != TRAFFIC_OF_FEDAVG[name]
@@ -167,17 +182,10 @@ def traffic(entry: method_guide.Entry) -> str:
 
 def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[str, str]) -> str:
     family = FAMILIES[page]
-    when = "[When it helps, and when it cannot](../explanation/remedies.md)."
-    return (
-        "\n\n".join(
-            [
-                f"# {family.title}",
-                f"{family.intro} {when}",
-                *(section(page, entries[n], places) for n in family.names),
-            ]
-        )
-        + "\n"
-    )
+    when = "[When does it help?](../explanation/remedies.md)"
+    paragraphs = Paragraphs({})
+    sections = [section(page, entries[n], places, paragraphs) for n in family.names]
+    return "\n\n".join([f"# {family.title}", f"{family.intro} {when}", *sections]) + "\n"
 
 
 def combinations(names: list[str]) -> str:
@@ -211,23 +219,12 @@ def _listed(names: list[str]) -> str:
     return " ".join(f"`{name}`" for name in names)
 
 
-def parts_table(places: dict[str, str], methods: set[str]) -> str:
-    """Each part that is no method by its own name, with the method that describes it, or the first sentence of its docstring."""
-    rows = ["| part | described at |", "|---|---|"]
-    for name in method_guide.parts():
-        if name in methods:
-            continue
-        if name in places:
-            text = f"[{places[name].partition('#')[2]}]({places[name]})"
-        else:
-            first, _, _ = documentation(registry[name]).partition("\n\n")
-            text = as_text(first).replace("\n", " ").replace("|", "\\|")
-        rows.append(f"| `{name}` | {text} |")
-    head = (
-        "## Parts with other names\n\nMethods are made of parts, which spec text can name. `unalike list methods NAME` prints the "
-        "options of each."
-    )
-    return "\n\n".join([head, "\n".join(rows)])
+def parts_index(places: dict[str, str], methods: set[str]) -> str:
+    """The parts that are no methods by their own names, each with a link if a method describes it."""
+    names = [name for name in method_guide.parts() if name not in methods]
+    links = [f"[`{name}`]({places[name]})" if name in places else f"`{name}`" for name in names]
+    head = "Methods are made of parts, which spec text can name; `unalike list methods NAME` describes each:"
+    return f"## Parts with other names\n\n{head}\n\n{', '.join(links)}."
 
 
 def places_of_parts(entries: dict[str, method_guide.Entry]) -> dict[str, str]:
@@ -242,23 +239,55 @@ def places_of_parts(entries: dict[str, method_guide.Entry]) -> dict[str, str]:
     return places
 
 
-def section(page: str, e: method_guide.Entry, places: dict[str, str]) -> str:
+class Paragraphs(NamedTuple):
+    """The paragraphs of a page: text -> the method whose section has it."""
+
+    told: dict[str, str]
+
+    def new(self, name: str, docstring: str) -> str:
+        """The paragraphs of a docstring that the page does not have yet, and links to the sections that have the others."""
+        fresh, elsewhere = [], []
+        for paragraph in as_text(docstring).split("\n\n"):
+            first = self.told.setdefault(paragraph, name)
+            if first == name:
+                fresh.append(paragraph)
+            elif first not in elsewhere:
+                elsewhere.append(first)
+        links = [f"The rest is as for [`{first}`](#{first})." for first in elsewhere]
+        return "\n\n".join([*fresh, *links])
+
+
+def section(
+    page: str, e: method_guide.Entry, places: dict[str, str], paragraphs: Paragraphs
+) -> str:
     """A method, and those of its parts that no other place describes."""
     here = f"{page}.md#{e.name}"
-    texts, elsewhere = [], []
+    pieces = [
+        f"## {e.name}",
+        f"`{e.usage}`",
+        paragraphs.new(e.name, documentation(registry[e.name])),
+    ]
+    elsewhere = []
     for part in e.parts:
         if part.name == e.name:
             continue
         place = places[part.name]
         if place == here:
-            texts.append(f"**`{spec_text(part)}`**\n\n{as_text(documentation(type(part)))}")
+            pieces.append(f"**`{title(part, e.usage)}`**")
+            pieces.append(paragraphs.new(e.name, documentation(type(part))))
         else:
-            elsewhere.append(f"[`{spec_text(part)}`]({place})")
+            elsewhere.append(f"[`{title(part, e.usage)}`]({place})")
     if elsewhere:
-        texts.append(f"With {', '.join(elsewhere)}.")
-    return "\n\n".join(
-        [f"## {e.name}", f"`{e.usage}`", as_text(documentation(registry[e.name])), *texts]
-    )
+        pieces.append(f"With {', '.join(elsewhere)}.")
+    return "\n\n".join(pieces)
+
+
+def title(part: Part, usage: str) -> str:
+    """The spec text of a part, without the fields that the usage of its method shows with the same values."""
+    shown = usage.partition("(")[2].removesuffix(")").split(", ")
+    fields = [f"{name}={value!r}" for name, value in parameters(part).items()]
+    others = [field for field in fields if field not in shown]
+    return f"{part.name}({', '.join(others)})" if others else part.name
 
 
 def as_text(docstring: str) -> str:

@@ -22,12 +22,10 @@ from unalike.core.views import (
     ServerView,
     StageSettings,
 )
-from unalike.methods import attack, compressor, privacy, roles, screening
-from unalike.methods.part import Part
-from unalike.training.server.updates import Updates
 
 FOLDER = Path(__file__).with_name("views")
 NOTE = "This page is written from docstrings by `docs/make_views.py`."
+SET_IN = "A field without another word is set in every hook that is given the view; [hooks](../reference/hooks.md) lists them."
 OF_MODEL = (
     "__call__",
     "features",
@@ -55,7 +53,7 @@ PAGES = {
     "values": Page(
         "# Batch, output, model\n\nWhich fields and shapes have the values that hooks are given beside the views "
         "[`ClientView`](client_view.md), [`ServerView` and `Cohort`](server_view.md)?",
-        (Batch, Output, Model, ClientBatches, StageSettings, Members, ClientUpdate, Updates),
+        (Batch, Output, Model, ClientBatches, StageSettings, Members, ClientUpdate),
     ),
 }
 
@@ -64,10 +62,14 @@ PAGES = {
 
 
 class Field(NamedTuple):
-    """A field of a class: its meaning, and the hooks in which it is set."""
+    """A field of a class: its meaning, and the hooks in which it is set, empty for all alike."""
 
     meaning: str
     set_in: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.meaning} {self.set_in}".rstrip()
 
 
 def documented_fields(cls: type) -> dict[str, Field]:
@@ -75,9 +77,17 @@ def documented_fields(cls: type) -> dict[str, Field]:
     section = (inspect.getdoc(cls) or "").partition("Attributes:\n")[2]
     found = {}
     for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
-        meaning, _, set_in = " ".join(text.split()).partition(" Set in ")
-        found[name] = Field(meaning, set_in.rstrip("."))
+        meaning, _, hooks = " ".join(text.split()).partition(" Set in ")
+        found[name] = Field(meaning, places(hooks))
     return found
+
+
+def places(hooks: str) -> str:
+    """A sentence on the hooks in which a field is set: what differs between them, or which ones have it."""
+    if not hooks.startswith("every hook"):
+        return f"Only in {hooks}" if hooks else ""
+    differs = hooks.removeprefix("every hook").lstrip(";: ").rstrip(".")
+    return f"{differs[0].upper()}{differs[1:]}." if differs else ""
 
 
 def field_names(cls: type) -> list[str]:
@@ -99,9 +109,7 @@ def table_of_fields(cls: type) -> str:
         return ""
 
     annotations = inspect.get_annotations(cls)
-    head = ["field", "type", "meaning", "set in"]
-    if not any(field.set_in for field in documented.values()):
-        head.remove("set in")
+    head = ["field", "type", "meaning"]
     if not annotations:
         head.remove("type")
     rows = []
@@ -110,8 +118,7 @@ def table_of_fields(cls: type) -> str:
         cells = {
             "field": f"`{name}`",
             "type": f"`{getattr(kind, '__forward_arg__', kind)}`",
-            "meaning": field.meaning,
-            "set in": field.set_in,
+            "meaning": field.text,
         }
         rows.append([cells[column] for column in head])
     return table(head, rows)
@@ -154,25 +161,7 @@ def first_paragraph(function: Any) -> str:
     return " ".join(" ".join(paragraphs[:count]).split())
 
 
-# ---- hooks and types ----
-
-
-def hooks_given(view: type) -> str:
-    """The hooks of parts that are given this view, by role; empty if there are none."""
-    classes = [Part]
-    for module in (roles, attack, compressor, screening, privacy):
-        for member in vars(module).values():
-            if inspect.isclass(member) and issubclass(member, Part) and member not in classes:
-                classes.append(member)
-    found = []
-    for role in classes:
-        inherited = {name for base in role.__mro__[1:] for name in vars(base)}
-        for name, function in vars(role).items():
-            if inspect.isfunction(function) and name not in inherited:
-                kinds = inspect.get_annotations(function).values()
-                if view in kinds or view.__name__ in kinds:
-                    found.append(f"`{role.__name__}.{name}`")
-    return f"Hooks that are given it: {', '.join(found)}." if found else ""
+# ---- types ----
 
 
 def section_of_types() -> str:
@@ -201,13 +190,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def section(cls: type, level: str) -> str:
-    """Introduction, hooks, fields and members of a class."""
+    """Introduction, fields and members of a class."""
     told = (inspect.getdoc(cls) or "").partition("Attributes:")[0].strip()
     intro = "\n\n".join(" ".join(paragraph.split()) for paragraph in told.split("\n\n"))
     pieces = [
         f"{level} {cls.__name__}",
         intro,
-        hooks_given(cls),
         table_of_fields(cls),
         table_of_members(cls),
     ]
@@ -219,8 +207,7 @@ def page(name: str) -> str:
     level = "##" if start else "#"
     pieces = [start] if start else []
     pieces += [section(cls, level) for cls in classes]
-    if start:
-        pieces.append(section_of_types())
+    pieces.append(section_of_types() if start else SET_IN)
     return "\n\n".join([*pieces, NOTE]) + "\n"
 
 

@@ -1,8 +1,8 @@
-"""Tune methods on six divisions of data, and compare what was best with what was recommended: the tables of which_method.md.
+"""Tune methods on six divisions of data: the first table of which_method.md.
 
     UNALIKE_DATA=data python studies/which_method.py --out tuned
 
-A case that has been stored is not tuned again; recommendations are made anew from the stored runs. The extra `tune` is needed.
+A case that has been stored is not tuned again. The extra `tune` is needed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import unalike as ua
-from unalike_studies.recommendation.regret import best_on_average, forecast
-from unalike_studies.recommendation.stored_runs import SHARED, StoredRuns
+from unalike_studies.recommendation.stored_runs import SHARED
 from unalike_studies.recommendation.stored_tasks import SOURCES
-from unalike_studies.recommendation.task_features import TITLES, Conditions, features
 
 METHODS = {
     name: SHARED[name]
@@ -29,7 +25,7 @@ MODEL, CLIENTS, WORK = "mlp(hidden=(64, 64))", 10, ua.Work(epochs=2, batch_size=
 TRIALS, ROUNDS, SEEDS = 10, 20, 3
 RESULTS = Path(__file__).parent / "results" / "which-method"
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "which_method.md"
-BEGIN, END = "<!-- tables begin -->", "<!-- tables end -->"
+BEGIN, END = "<!-- table begins -->", "<!-- table ends -->"
 PARTITIONS = {
     "label skew": "dirichlet(alpha=0.1, min_size=2)",
     "quantity skew": "quantity(beta=0.5, min_size=8)",
@@ -54,7 +50,7 @@ CASES = [Case(data, kind) for kind in PARTITIONS for data in ("fashion_mnist", "
 
 
 def run(case: Case, out: Path) -> dict[str, Any]:
-    """Tune the methods, diagnose the clients, and ask for recommendations from tasks with other data sets."""
+    """Tune the methods; their ranking before and after."""
     data, partition = SOURCES[case.data](), PARTITIONS[case.kind]
     tuning = ua.tune(
         METHODS,
@@ -70,33 +66,16 @@ def run(case: Case, out: Path) -> dict[str, Any]:
         out=out / case.file.stem,
         progress=False,
     )
-    clients = ua.partition(data, partition, CLIENTS)
-    diagnosis = ua.diagnose(clients, progress=False)
-    own = features(clients, diagnosis, Conditions(1.0, WORK, MODEL))
     return {
         "data": case.data,
         "partition": partition,
-        "findings": diagnosis.findings,
-        "features": own,
         "ranking": json.loads(tuning.table.to_json(orient="records")),
         "spent": tuning.findings[-1],
     }
 
 
-def recommended(case: Case, features: dict[str, float]) -> dict[str, Any]:
-    """What the stored tasks of other data sets recommend for clients with these features."""
-    runs = StoredRuns.read()
-    known = runs.of(np.flatnonzero(runs.tasks["data"].to_numpy() != case.data))
-    place, names = np.array([[features[title] for title in TITLES]]), tuple(METHODS)
-    return {
-        "stored tasks": len(known.tasks),
-        "best on average": best_on_average(known, "accuracy", names, place)[0],
-        "forecast": forecast(known, "accuracy", names, place)[0],
-    }
-
-
-def tables(found: dict[Case, dict[str, Any]]) -> str:
-    """Markdown tables: the methods before and after tuning by case, and the recommendations with their regret."""
+def table(found: dict[Case, dict[str, Any]]) -> str:
+    """A Markdown table: the methods before and after tuning by case."""
     lines = [
         f"| method | {' | '.join(f'{case.data}, {case.kind}' for case in found)} |",
         "| :-- |" + " --: |" * len(found),
@@ -104,52 +83,13 @@ def tables(found: dict[Case, dict[str, Any]]) -> str:
     for method in METHODS:
         scores = [_before_and_after(result["ranking"], method) for result in found.values()]
         lines.append(f"| {method} | {' | '.join(scores)} |")
-    return "\n".join([*lines, "", *_recommended(found)])
+    return "\n".join(lines)
 
 
 def _before_and_after(ranking: list[dict[str, Any]], method: str) -> str:
     """The accuracy of a method in per cent, untuned and tuned."""
     row = next(row for row in ranking if row["method"] == method)
     return f"{100 * row['before']:.1f} → {100 * row['after']:.1f}"
-
-
-def _recommended(found: dict[Case, dict[str, Any]]) -> list[str]:
-    """The lines of the table of recommendations."""
-    heads = (
-        "case",
-        "best after tuning",
-        "best on average",
-        "regret",
-        "forecast",
-        "regret",
-        "regret of FedAvg",
-    )
-    lines = [
-        "### What was recommended",
-        "",
-        f"| {' | '.join(heads)} |",
-        "| :-- | :-- | :-- | --: | :-- | --: | --: |",
-    ]
-    for case, result in found.items():
-        after = {row["method"]: row["after"] for row in result["ranking"]}
-        regret = {
-            method: f"{100 * (max(after.values()) - score):.1f}" for method, score in after.items()
-        }
-        average, forecasted = result["best on average"], result["forecast"]
-        cells = (
-            max(after, key=lambda method: after[method]),
-            average,
-            regret[average],
-            forecasted,
-            regret[forecasted],
-        )
-        lines.append(f"| {case.data}, {case.kind} | {' | '.join(cells)} | {regret['FedAvg']} |")
-    tasks = sorted({result["stored tasks"] for result in found.values()})
-    return [
-        *lines,
-        "",
-        f"Regret in points; learned from {' or '.join(map(str, tasks))} stored tasks of other data sets.",
-    ]
 
 
 if __name__ == "__main__":
@@ -164,6 +104,5 @@ if __name__ == "__main__":
             case.file.write_text(json.dumps(run(case, given.out), indent=1) + "\n")
             print(case, flush=True)
     found = {case: json.loads(case.file.read_text()) for case in CASES}
-    found = {case: result | recommended(case, result["features"]) for case, result in found.items()}
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n\n{END}{rest.partition(END)[2]}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{rest.partition(END)[2]}")

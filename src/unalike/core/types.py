@@ -12,13 +12,13 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.inputs import Inputs
 
 Tree = dict[str, Tensor]
-"""Parameter name -> tensor, in state-dict order. In a cohort every tensor has a leading dimension K, one row per client."""
+"""Parameter name -> tensor, in state-dict order; in a cohort with a leading [K]."""
 
 PartTrees = dict[str, Tree]
 """Part name -> tree of that part: its state, or its message."""
 
 Context = Mapping[str, Tree]
-"""Name of a fact -> tree computed from a client's training data, once for all rounds."""
+"""Name of a fact -> tree, computed from a client's training data once."""
 
 
 class Batch(NamedTuple):
@@ -28,8 +28,8 @@ class Batch(NamedTuple):
         x: Inputs [B, ...]: float images, rows of a table or integer tokens; or a tree of such tensors (`core/inputs.py`).
         y: Labels [B, ...].
         weight: [B], 0 for a row of padding and 1 otherwise; None if every row counts.
-        idle: True if the batch may be padding alone, for a client that is finished while clients stacked with it still
-            train. The step on such a batch is undone.
+        idle: True if the batch may be padding alone, for a client that has finished before others of its chunk; its step is
+            undone.
     """
 
     x: Inputs

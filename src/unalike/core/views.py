@@ -31,16 +31,16 @@ class StageSettings:
 
     Attributes:
         model: The model as a function, with its initial parameters and buffers.
-        task: The task of the labels: the loss and its per-sample values.
+        task: The task of the labels.
         work: Local work of a client in a round, after the method's own `LocalWork`.
         seed: Seed of the run.
         buffers: "average", "local" or "first": the handling of float buffers.
         proxy: Samples that the user gave to the server, or None.
         classes: Number of classes of the labels; None for regression.
         stage: Index of the stage in the plan.
-        group: Index of the group among the groups of the stage (clients of a group share a model).
-        sampling: How clients take part in the rounds of the run; None where that is not known, as in `ua.wire`.
-        secret_noise: Noise for privacy comes from the operating system and not from the seed, as in a federation.
+        group: Index of the group in the stage (clients of a group share a model).
+        sampling: How clients take part in rounds; None where that is not known, as in `ua.wire`.
+        secret_noise: Noise for privacy comes from the operating system, not from the seed, as in a federation.
         malicious: Numbers of the malicious clients of an attack.
     """
 
@@ -63,7 +63,7 @@ class ClientBatches(NamedTuple):
 
     Attributes:
         batches: The batches of each phase, in order.
-        whole: All local samples once, in batches, in random order; for parts with `needs_data`, others get an error.
+        whole: All local samples once, in batches, in random order; an error for parts without `needs_data`.
     """
 
     batches: Sequence[Sequence[Batch]]
@@ -111,7 +111,7 @@ class ClientView(NamedTuple):
         context: Static facts of the client by name: name -> tree. Set in every hook.
         lr: Learning rate. Set in every hook: that of the phase in a step, that of the round in `begin`, `finish`, `encode`.
         round: Index of the round, from 0. Set in every hook.
-        data: Batches of the round; `data.whole` holds all local samples for parts with `needs_data`. Set in every hook.
+        data: Batches of the round, and all local samples. Set in every hook.
         cache: Values that `out` and `teacher` compute once for all parts in a step; not for parts. Set in every hook.
         phase: Index of the phase of local training, from 0. Set in `loss`, `correct`, `project` and `pull`.
         step: Index of the step in its phase, from 0. Set in `loss`, `correct` and `project`.

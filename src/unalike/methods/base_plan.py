@@ -12,18 +12,17 @@ class Plan:
     Without it: `rounds=0` is refused.
     """
     needs_products: ClassVar[bool] = False
-    """Whether the run records the inner products of the clients' updates.
+    """Whether the run records the inner products of updates.
 
     Without it: only where `record=` asks for them.
     """
     divides: ClassVar[bool] = False
-    """Whether it divides the clients into groups with a model each by what they train, so that there may be more steps than at
-    first.
+    """Whether it divides the clients into groups by what they train, so that there may be more steps than at first.
 
-    Without it: no run notes where one group is left, and sites decline steps that the plan did not show before.
+    Without it: no run notes where one group is left, and sites decline further steps.
     """
     grouped: ClassVar[bool] = False
-    """Whether it ends with a model for each group of clients, and with none for all.
+    """Whether it ends with a model for each group, and none for all.
 
     Without it: reports compare one shared model.
     """

@@ -148,146 +148,142 @@ class Part:
     """
 
     name: ClassVar[str]
-    """Name in spec text; also the key of this part's state and messages.
+    """Name in spec text, and key of the part's state and messages.
 
     Without it: the class name in snake case.
     """
     has_own_name: ClassVar[bool] = False
     """Papers know the part by its own name.
 
-    Without it: `unalike list methods` shows methods made of the part, not the part.
+    Without it: `unalike list methods` shows only methods made of it.
     """
     rank: ClassVar[int] = 0
-    """Place in a chained role: parts of lower rank act first, in whatever order the spec text names them.
+    """Place in a chained role: lower ranks act first, equal ones in the order of their names.
 
-    Without it: 0, and parts of one rank act in the order of their names. A correction that asks for another gradient after other
-    corrections have acted is an error unless its rank is negative.
+    Without it: 0. A correction that asks for another gradient after others have acted needs a negative one.
     """
     trains: ClassVar[bool] = False
-    """Its client state is optimized together with the model, by the same kind of solver with a state of its own (Ditto, APFL).
+    """The client state is optimized with the model, by a solver of its own (Ditto, APFL).
 
-    Without it: the client state is constant in all steps, and a class with `project` is refused.
+    Without it: the client state is constant in all steps.
     """
     keeps_model: ClassVar[bool] = False
-    """The client keeps a model, so its buffers are kept too (MOON; see `kept_buffers`). `trains` implies it.
+    """The client keeps a model with its buffers (MOON). `trains` implies it.
 
-    Without it: a class with `kept_buffers`, or one that reads `client.own_output`, is refused.
+    Without it: a class with `kept_buffers` is refused.
     """
     shares: ClassVar[tuple[str, ...]] = ()
-    """Names of the facts (see `facts`) that the client sends to the server.
+    """Names of the `facts` that clients send.
 
-    Without it: facts stay on the client, and a look at them in `cohort.shared` is an error.
+    Without it: a look at `cohort.shared` is an error.
     """
     needs: ClassVar[Literal["sums", "spread", "updates"]] = "sums"
-    """The fields of the client updates that the server half reads.
-
-    "sums": sums over the clients only (`fold`). "spread": also the distance of each update from their mean (`cohort.spread`),
-    which is measured while the updates are combined. "updates": every single update (`cohort.update`).
+    """What the server half reads: "sums" over clients (`fold`), "spread", also the distance of each update from their mean
+    (`cohort.spread`), or "updates", every single one (`cohort.update`).
 
     Without it: a look at more than the sums is an error.
     """
     needs_steps: ClassVar[bool] = False
-    """The server half reads the number of local steps of each client, so that `ua.aggregate` asks for them.
+    """The server half reads the clients' numbers of steps: `ua.aggregate` asks for them.
 
-    Without it: a class that reads `cohort.steps` or `cohort.solver_weights` is refused.
+    Without it: a class that reads `cohort.steps` is refused.
     """
     sends_changes: ClassVar[bool] = False
-    """A message is the change of the client state in the round, and the server adds these up: what is wrong in one stays.
+    """Messages are changes of client states that the server adds up: what is wrong in one stays.
 
-    Without it: a coordinator leaves a message ten times as much room as an update before it scales it down.
+    Without it: a coordinator leaves messages ten times the room of an update.
     """
     sums_sent: ClassVar[bool] = False
-    """`finish` is given the model that the server decodes from the upload, not the client's own: both then sum the same updates.
+    """`finish` is given the model that the server decodes from the upload.
 
-    Without it: an error beside an upload, where a part with states on both sides sends no message of its own.
+    Without it: an error beside an upload, for a part with states on both sides and no message.
     """
     sums_stay_alike: ClassVar[bool] = False
-    """Messages hardly differ from one round to the next: the sums of two rounds show a client that is in one of them.
+    """The sums of two rounds show a client that is in one of them, as messages hardly change.
 
     Without it: a secure aggregation accepts sums over fewer clients than all.
     """
     needs_of_task: ClassVar[str] = ""
-    """The trait of the tasks for which the part is defined, such as `CLASSES` of `core/tasks/task.py`; empty for all tasks.
+    """The trait of its tasks, such as `CLASSES` of `core/tasks/task.py`.
 
-    Without it: the part runs on every task, and nobody checks that its formula has a meaning there.
+    Without it: it runs on every task.
     """
     stands_alone: ClassVar[bool] = False
-    """It is a method by itself: a method that has it has no other parts but the defaults.
+    """It is a method by itself, without other parts.
 
-    Without it: it is combined with others.
+    Without it: it can be combined with others.
     """
     needs_proxy: ClassVar[bool] = False
-    """The part learns on the server from `server.proxy`, samples that the user gives to the server.
+    """It learns on the server from `server.proxy`.
 
-    Without it: `server.proxy` is an error in the first round, and not before the run, where the user gave none.
+    Without it: an error where there are no such samples comes in the first round, not before.
     """
     hides_client_numbers: ClassVar[bool] = False
-    """Clients send no number that the part does not account for, such as the training loss.
+    """Clients send no number outside its account, such as the training loss. `Privacy` has it.
 
-    Without it: they send it. `Privacy` has it.
+    Without it: they send it.
     """
     acts_without_clients: ClassVar[bool] = False
-    """The server half also acts in a round in which no client takes part, on an update of zeros.
+    """The server half also acts in rounds without clients, on zeros. `Privacy` has it.
 
-    Without it: such a round changes nothing. `Privacy` has it.
+    Without it: such a round changes nothing.
     """
     releases_once: ClassVar[bool] = False
-    """A client may send one update of a round only: a second one would tell more of its samples.
+    """A client sends one update of a round: a second would tell more. `Privacy` has it.
 
-    Without it: a site that is asked twice trains twice. `Privacy` has it.
+    Without it: a site that is asked twice trains twice.
     """
     updates_hold_noise: ClassVar[bool] = False
-    """Updates hold noise that the sum of a round counts on: a server may refuse one, and scale none down.
+    """Updates hold noise that their sum counts on. `Privacy` has it.
 
-    Without it: a coordinator scales large updates down. `Privacy` has it.
+    Without it: a coordinator scales large updates down.
     """
     sends_finite_values: ClassVar[bool] = False
-    """What a client sends is finite whatever its samples are: whether it is would tell of them.
+    """Values sent are finite whatever the samples are. `Privacy` has it.
 
-    Without it: an update that is not finite is refused, and the client named. `Privacy` has it.
+    Without it: an update that is not finite is refused, and the client named.
     """
     simulated_only: ClassVar[str] = ""
-    """What the part acts out that no real federation carries out, in words such as "an attack".
+    """What no real federation does, such as "an attack". `Attack` has it.
 
-    Without it: federations accept the part. `Attack` has it.
+    Without it: federations accept it.
     """
     why_no_trials: ClassVar[str] = ""
-    """The reason why hyperparameters may not be chosen by validation samples of the clients.
+    """Why the clients' validation samples may not choose hyperparameters.
 
     Without it: they may.
     """
     federation_note: ClassVar[str] = ""
     """A note of a run over a network.
 
-    Without it: there is none.
+    Without it: none.
     """
     advice_if_diverged: ClassVar[str] = ""
-    """The part's own advice where training with it diverges.
+    """Its own advice where training diverges.
 
-    Without it: there is none.
+    Without it: none.
     """
 
     @property
     def needs_messages(self) -> bool:
-        """Whether the server half reads what `finish` sends, so that `ua.aggregate` asks for it.
+        """Whether the server half reads what `finish` sends: `ua.aggregate` asks for it.
 
-        Without it: yes, if the class has `finish` and the server half reads sums of its own (`fold`) or every update, and not with
-        `sums_sent`.
+        Without it: yes with `finish`, and `fold` or every update, unless `sums_sent`.
         """
         reads_clients = overrides(self, "fold") or self.needs == "updates"
         return overrides(self, "finish") and reads_clients and not self.sums_sent
 
     @property
     def hides_participants(self) -> bool:
-        """Whether nobody may know who takes part in a round: server steps with needs = "sums" then see no client's numbers.
+        """Whether nobody may know who takes part in a round. `Privacy` has it.
 
-        Without it: no. `Privacy` answers it.
+        Without it: no.
         """
         return False
 
     @property
     def shares_noise(self) -> bool:
-        """Whether each client adds its share of the noise of a sum of several updates.
+        """Whether each client adds a share of the noise of a sum.
 
         Without it: no.
         """
@@ -319,9 +315,9 @@ class Part:
 
     @property
     def sums_show_clients(self) -> str:
-        """The message of which even a sum over clients shows the addends, and how to do without it; empty if there is none.
+        """The message of which even a sum shows the addends, and how to do without it.
 
-        Without it: a secure aggregation, which shows sums alone, accepts the part.
+        Without it: a secure aggregation accepts the part.
         """
         return ""
 
@@ -338,17 +334,17 @@ class Part:
 
     @property
     def special_group(self) -> str | None:
-        """The one group of parameters, or pattern of their names, that the part treats differently from the rest of the model.
+        """The group of parameters, or pattern of names, that it treats differently; a run notes its absence.
 
-        Without it: there is none, and no run notes that a model lacks the group.
+        Without it: none.
         """
         return None
 
     @property
     def needs_data(self) -> bool:
-        """Whether the part reads all local samples (`client.data.whole`, in random order) beside the round's batches.
+        """Whether it reads all local samples (`client.data.whole`, in random order).
 
-        Without it: no, and a look at them is an error.
+        Without it: a look at them is an error.
         """
         return False
 
@@ -470,12 +466,11 @@ class Part:
 
     @property
     def inner_loop(self) -> InnerLoop | None:
-        """Inner gradient steps that this part's `loss` performs (Per-FedAvg, pFedMe); compiled loops run them directly.
+        """Inner gradient steps of an objective's `loss` (Per-FedAvg, pFedMe), for compiled loops.
 
-        The part is the objective of the task. With a strength, `finish` runs the same steps with the gradient of all local
-        samples, and returns their end as the client state.
+        With a strength, `finish` runs them with the gradient of all local samples, and returns their end as client state.
 
-        Without it: clients are trained step by step.
+        Without it: clients train step by step.
         """
         return None
 

@@ -52,13 +52,13 @@ class Privacy(Part):
     advice_if_diverged: ClassVar[str] = LESS_NOISE
 
     unit: ClassVar[str]
-    """One of those who are protected: a client, or a sample.
+    """Who is protected: a client, or a sample.
 
     Without it: an error where the meaning of epsilon is told.
     """
 
     per_sample: ClassVar[bool] = False
-    """Whether the gradient of each sample is clipped and noised in local steps, instead of the update.
+    """Whether each sample's gradient is clipped and noised in local steps, instead of the update.
 
     Without it: no, and the draw of the clients amplifies epsilon.
     """

@@ -44,7 +44,7 @@ class TaskObjective(Objective):
     """The objective that fits the model to the labels; a method has exactly one (default: `TaskLoss`)."""
 
     takes_loss: ClassVar[bool] = False
-    """It takes the loss of outputs and labels from `client.task_loss`, so that `loss=` of the work changes it.
+    """It takes the loss from `client.task_loss`, so that `loss=` changes it.
 
     Without it: `loss=` is refused.
     """
@@ -75,7 +75,7 @@ class LocalGradient(Part):
 
     @property
     def draws_own_batches(self) -> bool:
-        """Whether the part draws the batches of a phase itself (`draw_batches`); some may then be empty.
+        """Whether it draws its batches itself (`draw_batches`); some may be empty.
 
         Without it: no.
         """
@@ -153,9 +153,9 @@ class Personalizer(Part):
     """Start of training, trained parameters, shared parameters and the personal model of a client."""
 
     vmappable: ClassVar[bool] = True
-    """False: `begin` has control flow on data (FedALA). Executors then call it client by client and still stack the steps.
+    """False: `begin` has control flow on data (FedALA), and executors call it client by client.
 
-    Without it: True, and such a `begin` is an error of `torch.vmap` where clients are stacked.
+    Without it: True, and stacking such a `begin` is an error of `torch.vmap`.
     """
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
@@ -206,9 +206,9 @@ class Personalizer(Part):
 
     @property
     def predicts_as_received(self) -> bool:
-        """Whether a client is evaluated with what the server would send it now: the message joins the state in `personal`.
+        """Whether a client is evaluated with what the server would send it now (`personal`).
 
-        Without it: no, and `personal` finds the client state alone.
+        Without it: no.
         """
         return False
 
@@ -258,7 +258,7 @@ class Conditioner(Part):
 
     @property
     def pooled(self) -> bool:
-        """Whether it describes the training data of all clients together: a reference for simulations only.
+        """Whether it describes the training data of all clients together, for simulations only.
 
         Without it: no.
         """
@@ -302,9 +302,9 @@ class Upload(Part):
 
     @property
     def shortens(self) -> bool:
-        """Whether the server never decodes an update with a larger L2 norm than it had before `encode`.
+        """Whether no decoded update has a larger L2 norm than it had before `encode`.
 
-        Without it: no, and `client_dp` refuses the upload.
+        Without it: `client_dp` refuses the upload.
         """
         return False
 
@@ -315,7 +315,7 @@ class Upload(Part):
     QUANTIZE: ClassVar[int] = 7
 
     additive: ClassVar[bool] = False
-    """The sum of what clients send decodes to the sum of their updates, so that a secure sum can carry it.
+    """The sum of what clients send decodes to the sum of their updates.
 
     Without it: secure aggregation refuses the method.
     """
@@ -481,9 +481,9 @@ class ServerStep(Part):
 
     @property
     def moves_buffers(self) -> bool:
-        """Whether `step` is also given the averaged buffers, in `server.params`, `update` and `cohort.spread`.
+        """Whether `step` also moves the averaged float buffers, in `server.params`, `update` and `cohort.spread`; needs "spread".
 
-        Such a part needs "spread". It moves float buffers; integer ones keep the maximum of the clients'.
+        Integer buffers keep the maximum of the clients'.
 
         Without it: no.
         """

@@ -36,13 +36,13 @@ class AdaptiveStart(Personalizer):
 
         W <- clip(W - eta grad F(theta) * (w - theta_k), 0, 1).
 
-    One pass a round; in its first, at the client's second participation, passes go on until the last 10 losses (of the last
-    batch of each) have a standard deviation below `threshold`, 100 passes at most (the code has no limit). `modules` counts
-    the upper layers, 0 is all of them; the code counts tensors, and its share of the data is a window of neighboring samples.
-    W = 1, which eta -> 0 keeps, starts where FedAvg starts.
+    One pass a round; at the client's second participation, passes go on until the last 10 losses (of the last batch of each) have a
+    standard deviation below `threshold`, 100 passes at most (the code has no limit). `modules` counts the upper layers, 0 is all of
+    them; the code counts tensors, and its share of the data is a window of neighboring samples. W = 1, which eta -> 0 keeps, starts
+    where FedAvg starts.
 
-    A client is evaluated with theta between its last model and the present shared one by its last W; the public code learns W
-    once more before it evaluates. The client state holds the upper layers of its model, and W.
+    A client is evaluated with theta of its last model, the present shared one and its last W; the public code learns W once more
+    before it evaluates. The client state holds the upper layers of its model, and W.
     """
 
     eta: Annotated[PositiveFloat, LogRange(0.1, 10)] = 1.0

@@ -125,10 +125,9 @@ class GaussianAttack(Attack):
 class Alie(Attack):
     """Malicious clients all send mean - z sd of the honest updates, entry by entry (ALIE, Baruch et al. 2019).
 
-    They know the honest updates, and stay within the range where those lie. z = None is the paper's choice for m malicious clients
-    of the K in the round: Phi^-1((K - m - s) / (K - m)) with s = floor(K / 2 + 1) - m, here held between 0 and Phi^-1(0.9999).
-    It is small for few of them: 0.16 for 4 of 20. The paper takes mean and sd (here of the honest clients, over their number)
-    from the attackers' own training. Without an honest client in the round they send zeros.
+    z = None is the paper's choice for m malicious clients of the K in the round: Phi^-1((K - m - s) / (K - m)) with
+    s = floor(K / 2 + 1) - m, here held between 0 and Phi^-1(0.9999); 0.16 for 4 of 20. The paper takes mean and sd (here of the
+    honest clients, over their number) from the attackers' own training. Without an honest client in the round they send zeros.
     """
 
     share: Share = 0.2
@@ -157,8 +156,8 @@ class Alie(Attack):
 class InnerProduct(Attack):
     """Malicious clients all send -epsilon times the mean of the honest updates (inner-product manipulation, Xie et al. 2020).
 
-    A small epsilon hides among the honest updates, a large one turns the mean around. Without an honest client in the round they
-    send zeros. epsilon = 0 is `free_rider`.
+    A small epsilon hides among the honest updates, a large one turns the mean around. Without an honest client they send zeros.
+    epsilon = 0 is `free_rider`.
     """
 
     share: Share = 0.2

@@ -37,8 +37,7 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
 
     C is `clip`, z the noise multiplier, m the expected number of clients in a round: all clients count the same, since weights by
     size would tell sizes. The released models of all rounds are (epsilon, delta)-differentially private towards everybody but the
-    server; docs/how_to/privacy.md says against whom, and what epsilon does not cover. `clip` and `gaussian_noise` do the same to an
-    update and to the sum without an account.
+    server; docs/how_to/privacy.md says against whom, and what epsilon does not cover.
 
     quantile: the bound adapts, C <- C exp(-clip_lr (b - quantile)), b the noised share of updates with a norm below C (Andrew et
         al. 2021, algorithm 1). The deviation of the noise on the count of them is s = m / 20, as in the paper, or z in a small

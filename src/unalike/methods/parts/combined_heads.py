@@ -30,11 +30,10 @@ class CombinedHeads(OwnParameters, ServerStep):
 
     a bound on its test loss: h_kc = p_kc mu_kc [C, D], p_kc the share of class c in the client's samples and mu_kc the mean of
     its features, V_k = (1 / n_k) sum_c (p_kc E_c||z||^2 - p_kc^2 ||mu_kc||^2), both at the body received. Clients send their heads
-    with h_k and V_k; heads are neither averaged nor evaluated on other clients. theta_j is the head of client j of the cohort after
-    its training. The server stores each client's combined head until that client participates again. A client is evaluated with
-    the head that it trained last or, with `scored` "combined", with the combined head that the server has for it, under the
-    present body (before its first participation the initial head): the better one where clients have few classes.
-    Where V = 0 everybody keeps its own head, as in FedPer.
+    with h_k and V_k; heads are not averaged. theta_j is the head of client j of the cohort after its training. The server stores
+    each client's combined head until that client participates again. A client is evaluated with the head that it trained last or,
+    with `scored` "combined", with the combined head that the server has for it, under the present body (before its first
+    participation the initial head): the better one where clients have few classes. Where V = 0 all keep their own heads (FedPer).
 
     The problem is solved exactly, by nonnegative least squares. The authors' code cuts eigenvalues below 0.01 where rounding
     made the form indefinite, and sets weights below 0.001 to 0 before it normalizes them; neither is done here.

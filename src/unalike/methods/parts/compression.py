@@ -63,9 +63,9 @@ class TopK(Sparsifier):
 class RandomMask(Sparsifier):
     """Of each tensor, the k = ceil(fraction * size) entries at random places are sent, the same for all clients of a round.
 
-    It is the random mask of Konecny et al. (2016). The places follow from the round and the tensor's name, so they cost no bytes.
-    It is linear: the sum of what clients send decodes to the sum of their masked updates, so secure aggregation adds up k numbers
-    in place of the whole. `error_feedback` is that of `topk`; without it, what was not sent is lost. fraction = 1 sends everything.
+    It is the random mask of Konecny et al. (2016). The places follow from the round and the tensor's name, so they cost no bytes,
+    and secure aggregation adds up k numbers in place of the whole. `error_feedback` is that of `topk`. fraction = 1 sends
+    everything.
     """
 
     name = "random_mask"
@@ -198,8 +198,8 @@ class PowerSGD(Sparsifier):
 
     One power iteration a round, from the Q of the round before: P = orthogonalized M Q, Q = M^T P. Convolutions are matrices of
     their output channels; vectors, and matrices that would not become smaller, are sent whole. The paper adds up P and Q over
-    the clients before it goes on, in two exchanges; here each client makes its own, in one, so the rank of their mean may be
-    K r. Columns within rounding of those before them are 0, and start anew.
+    the clients, in two exchanges; here each client makes its own, in one, so the rank of their mean may be K r. Columns within
+    rounding of those before them are 0, and start anew.
     """
 
     name = "powersgd"

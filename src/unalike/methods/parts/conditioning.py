@@ -37,9 +37,8 @@ class Conditional(Conditioner):
 
     The paper's text calls mu the covariance of X and Y, its equation 2 is `ols`, with which `conditional_linear` at W = I is
     least squares on each client. Only `ols` gives the paper's numbers for that model; it needs more than k + 1 samples. Where
-    A^T A is singular, because n <= k or columns repeat, B is the solution of least norm (^+ is the pseudo-inverse): a constant
-    column shares its weight with the intercept. With n <= k it fits the training labels without error; `covariance` and `pca`
-    are less noisy there. Columns that almost repeat give large entries of opposite signs.
+    A^T A is singular, because n <= k or columns repeat, B is the solution of least norm (^+ is the pseudo-inverse). With n <= k it
+    fits the training labels without error; `covariance` and `pca` are less noisy there.
 
     Source: Brannvall 2025, equations 1 and 2 and the model section. Limit: a model that ignores mu is `fedavg`.
     """

@@ -23,11 +23,10 @@ class ControlVariates(Correction, ServerStep):
     c_i+ = the gradient of its local data at x. The server then moves by server_lr times the update, and
     c <- c + sum_P p_i (c_i+ - c_i), p_i the weights of all N clients in the objective: 1/N in the paper (`scaffold` brings
     `uniform`), shares of samples with `weighted=True`. All variates start at 0, so round 1 is FedAvg; sum_i p_i c_i is c at any
-    time. Sent: one more model down, one more up. Only parameters have variates, buffers have none.
+    time. Only parameters have variates, buffers have none.
 
-    Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, which is warned of. With
-    momentum the variates grow to the size of momentum steps, and momentum amplifies the correction once more, so that
-    training can diverge; `control_variates_after_momentum` does not.
+    Option 2 assumes plain SGD: with local momentum, or Adam, (x - y) / (K lr) is no mean gradient, and training can diverge, which
+    is warned of; `control_variates_after_momentum` corrects steps with momentum.
     """
 
     sends_changes: ClassVar[bool] = True

@@ -21,8 +21,7 @@ class DynamicRegularizer(Objective, ServerStep):
     w+ = mean_P v_k - h / alpha, p_k the weights of all N clients in the objective: 1/N in the paper (`feddyn` brings `uniform`),
     shares of samples with `weighted=True`. All h start at 0, and count updates as they are sent: shortened, compressed, withheld.
     The authors' code divides alpha by n_k N / sum_j n_j on client k, the same for equal sizes, and clips gradients at norm 10
-    (`clip` of the work). With the clients' gradients at v_k vanishing, w is a stationary point of sum_k p_k F_k, which FedAvg
-    misses.
+    (`clip` of the work). Where the clients' gradients at v_k vanish, w is a stationary point of sum_k p_k F_k.
     """
 
     sums_sent: ClassVar[bool] = True

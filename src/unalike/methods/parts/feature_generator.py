@@ -41,7 +41,7 @@ class FeatureGenerator(Objective, ServerStep):
 
     G goes down, the counts of a client's labels come up. All clients draw the same numbers in the same step of a round; norms
     of G are in evaluation mode on clients. Its Adam is fresh in every round and has eps 1e-4 (1e-8 in public code). Where
-    heads are private there is nothing to learn from, and G stays out of the loss.
+    heads are private, G stays out of the loss.
     """
 
     needs = "updates"

@@ -44,7 +44,7 @@ class FrozenHead(Personalizer):
     """The head stays at its common initial value: bodies are trained and averaged, heads are never sent (FedBABU, Oh et al. 2022).
 
     A client is evaluated with the shared body and the initial head after `epochs` passes over its training data, in which the
-    whole model moves, or its head alone. Clients keep no state.
+    whole model moves, or its head alone.
     """
 
     special_group = "head"
@@ -65,9 +65,9 @@ class FrozenHead(Personalizer):
 class HeadFirst(Personalizer):
     """First the head alone, in `epochs` passes over the client's data, then the body alone, in the round's work (FedRep).
 
-    Collins et al. 2021, algorithm 1: many steps towards the best head for the body received, then a few of the body. The
-    paper takes 10 and 1 epochs, and the plain mean of the bodies: add `uniform`, as clients count by their sizes here. Each
-    phase has batches and a solver of its own. With a private head the client update counts the body's steps only.
+    Collins et al. 2021, algorithm 1. The paper takes 10 and 1 epochs, and the plain mean of the bodies: add `uniform`, as clients
+    count by their sizes here. Each phase has batches and a solver of its own. With a private head the client update counts the
+    body's steps only.
     """
 
     epochs: Annotated[PositiveInt, OneOf(1, 5, 10)] = 10
@@ -84,11 +84,11 @@ class HeadFirst(Personalizer):
 class AdaptedLoss(TaskObjective, Personalizer):
     """F(w - alpha g(w; B'); B''): the loss after one step of adaptation, B' and B'' being halves of the batch (Per-FedAvg).
 
-    Fallah et al. 2020, eq. 3. The gradient is that of the loss at the adapted parameters (first order, FO-MAML); with
-    `second_order` it is differentiated through the step as well, (I - alpha H) g. B' are the rows of even place, B'' those of
-    odd place; a batch of one row is both. A client is evaluated after one full-batch step of size alpha on its training data.
-    alpha -> 0 is FedAvg on half of each batch. Clients count by their sizes; in algorithm 1 all count the same (add
-    `uniform`). The paper draws three batches a step, one of them for H; public code uses two successive batches.
+    Fallah et al. 2020, eq. 3. The gradient is that at the adapted parameters (first order, FO-MAML); with `second_order` it is
+    differentiated through the step as well, (I - alpha H) g. B' are the rows of even place, B'' those of odd place; a batch of one
+    row is both. A client is evaluated after one full-batch step of size alpha on its training data. alpha -> 0 is FedAvg on half of
+    each batch. Clients count by their sizes; in algorithm 1 all count the same (add `uniform`). The paper draws three batches a
+    step, one of them for H; public code uses two successive batches.
     """
 
     alpha: Annotated[PositiveFloat, LogRange(1e-3, 0.1)] = 0.01

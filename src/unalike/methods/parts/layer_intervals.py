@@ -30,13 +30,11 @@ class LayerIntervals(Personalizer, Upload, ServerStep):
     get interval phi, the others 1, as in the authors' code. It begins with 1 everywhere. phi = 1 is FedAvg.
 
     An unsynchronized layer stays on the client, which continues from it; the server's copy is unchanged. All layers of the shared
-    model belong together after every phi-th round only; in other rounds the server's copy is scored, whose layers are of different
-    rounds. So evaluate every phi rounds, else a run notes it. A client that missed a synchronization
-    takes the shared layer. Unsynchronized layers are not sent up: `wire` lists the most bytes that a round can take, the
-    history those that were sent. The whole model goes down, as the server does not know which layers a client holds. Layers are
-    those of `lws`, which end at a `bias` (in the authors' code they are tensors, with biases synchronized in every round); a
-    round is the paper's base interval of tau' steps; the authors' code waits six rounds before it first changes an interval.
-    Buffers are averaged in every round. The client state holds one model.
+    model belong together after every phi-th round only: evaluate every phi rounds, else a run notes it. A client that missed a
+    synchronization takes the shared layer. Unsynchronized layers are not sent up: `wire` lists the most bytes that a round can
+    take, the history those that were sent. The whole model goes down. Layers are those of `lws`, which end at a `bias` (in the
+    authors' code they are tensors, with biases synchronized in every round); a round is the paper's base interval of tau' steps;
+    the authors' code waits six rounds before it first changes an interval. Buffers are averaged in every round.
     """
 
     needs = "updates"

@@ -18,13 +18,12 @@ from unalike.methods.search_space import LogRange
 class LocalDrift(Objective, ServerStep):
     """Local loss + alpha/2 ||h_k + v - w||^2 + <v, c_k - c> (FedDC, Gao et al. 2022, eqs. 2 to 5, algorithm 1).
 
-    h_k is the client's drift, h_k <- h_k + (v_k - w) after every participation: it sums all that the client ever moved.
-    c_k = (v_k - w) / (lr tau_k) is what it moved per step when it last took part, and c the mean of that over the last
-    cohort. The server takes the drift out again: w+ = mean_P v_k + sum_k p_k h_k over all N clients, which it knows
-    from the updates alone, as in the authors' code (the paper averages v_k + h_k over P; the same when all take part). p_k are
-    the weights in the objective: shares of samples, or 1/N with `weighted=False`; all means have them. All start at 0. In the
-    authors' code c_k is SCAFFOLD's recursion and c a mean over all clients; here they are the paper's, in units of a step so that
-    unequal and changing steps and rates are comparable. Where an upload changes or withholds updates, v_k - w is what was sent.
+    h_k is the client's drift, h_k <- h_k + (v_k - w) after every participation. c_k = (v_k - w) / (lr tau_k) is what it moved per
+    step when it last took part, and c the mean of that over the last cohort. The server takes the drift out again:
+    w+ = mean_P v_k + sum_k p_k h_k over all N clients, which it knows from the updates alone, as in the authors' code (the paper
+    averages v_k + h_k over P; the same when all take part). p_k are the weights in the objective: shares of samples, or 1/N with
+    `weighted=False`; all means have them. All start at 0. In the authors' code c_k is SCAFFOLD's recursion and c a mean over all
+    clients; here they are the paper's, in units of a step. Where an upload changes or withholds updates, v_k - w is what was sent.
     """
 
     sums_sent: ClassVar[bool] = True

@@ -22,12 +22,10 @@ from unalike.methods.search_space import LogRange
 class MoreauEnvelope(TaskObjective, OwnParameters):
     """min over theta of F(theta) + lam/2 ||theta - w||^2 as the local loss of w (pFedMe, Dinh et al. 2020, eq. 3).
 
-    theta is found by `steps` gradient steps of size `rate` from w, on the step's batch; the envelope's gradient is then
-    lam (w - theta), eq. 4, so w <- w - lr lam (w - theta). After its training a client finds theta once more, by full gradients
-    on all of its data; it keeps theta as its state and is evaluated with it. steps = 1 is FedAvg with the learning rate
-    lr lam rate. The public code goes on from the theta of the step before, and evaluates with that of the last batch.
-
-    A batch norm's running statistics are those of w, from the first inner pass of each step; theta is evaluated with them.
+    theta is found by `steps` gradient steps of size `rate` from w, on the step's batch; then w <- w - lr lam (w - theta), eq. 4.
+    After its training a client finds theta once more, by full gradients on all of its data, keeps it as its state and is evaluated
+    with it, with a batch norm's statistics of w. steps = 1 is FedAvg with the learning rate lr lam rate. The public code goes on
+    from the theta of the step before, and evaluates with that of the last batch.
     """
 
     lam: Annotated[PositiveFloat, LogRange(1, 50)] = 15.0

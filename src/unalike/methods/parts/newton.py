@@ -56,8 +56,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
 
     Sent as sums, in float64: g [P], H [P, P], the loss, and the numbers of samples, of clients, and of clients with fewer samples
     than the P = R Q coefficients, whose H may tell of single samples; with `robust_errors` also the squares g g^T [P, P], for
-    standard errors that are robust by client. The sum of squares over few clients shows the g of each. The local step on all
-    samples, which every method makes, is not used. Layers below the head stay as they are.
+    standard errors that are robust by client: over few clients they show the g of each. Layers below the head stay as they are.
     """
 
     l2: Annotated[NonNegativeFloat, OneOf(0.0, 0.1, 1.0, 10.0)] = 0.0

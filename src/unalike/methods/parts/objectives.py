@@ -48,9 +48,8 @@ class ModelContrast(Objective):
     """mu * mean_b -log[ e^(cos(z, z_g)/tau) / (e^(cos(z, z_g)/tau) + e^(cos(z, z_p)/tau)) ] (MOON, Li et al. 2021, eq. 3).
 
     z, z_g and z_p are the features of the current model, of the model received and of the client's own model after its last
-    participation; the latter two are constant and in evaluation mode. There is no term at the first participation (with the
-    received model in the place of z_p it would be the constant log 2). Features are the input of the model's head; the authors'
-    code adds a projection between them. mu = 0 is FedAvg. The client state holds one model.
+    participation; the latter two are constant and in evaluation mode. There is no term at the first participation. Features are the
+    input of the model's head; the authors' code adds a projection between them. mu = 0 is FedAvg.
     """
 
     mu: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
@@ -132,11 +131,10 @@ def _features(output: Output) -> Tensor:
 class BalancedSoftmax(TaskObjective):
     """-log [n_y^gamma e^(u_y) / sum_c n_c^gamma e^(u_c)] in the place of cross-entropy (Ren et al. 2020; FedETF).
 
-    u are the logits and n_c the client's training samples of class c, which stay there. Rare classes are learned as if they
-    were not rare, and classes that a client does not have are left out of the sum, as the formula with n_c = 0 says: their logits
-    get no gradient, and a client with one class has loss 0 and learns nothing, which a run notes. FedETF's code takes
-    max(n_c, 1), so that absent classes count as rare ones. Models of the clients' own (`ditto`, `apfl`) and fine-tuning go on with
-    cross-entropy: they are for the client's own share of the classes. gamma = 0 is cross-entropy, and FedAvg.
+    u are the logits and n_c the client's training samples of class c, which stay there. Classes that a client does not have get no
+    gradient, and a client with one class has loss 0 and learns nothing, which a run notes. FedETF's code takes max(n_c, 1), so that
+    absent classes count as rare ones. Models of the clients' own (`ditto`, `apfl`) and fine-tuning go on with cross-entropy: they
+    are for the client's own share of the classes. gamma = 0 is cross-entropy, and FedAvg.
     """
 
     has_own_name: ClassVar[bool] = True

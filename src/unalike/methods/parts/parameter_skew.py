@@ -75,7 +75,7 @@ class ParameterSkew(Aggregator):
 
     - threshold: a parameter is high if its normalized coefficient of variation exceeds this; 1 or more gives the plain mean.
     - normalize_by: normalize it to [0, 1] by its range over the tensor, as printed, or to its rank: the share of parameters that
-        have a smaller one. By rank, threshold = .2 makes 80 % of the parameters high; by range it is about .3 %.
+        have a smaller one. By rank, threshold = .2 makes 80 % of the parameters high.
     - similarity: least similarity for a client to join a macro-class once there are `macro` of them.
     - micro, macro: numbers C of micro-classes and S of macro-classes.
     - weighted: multiply alpha_s by the sum of the weights in macro-class s.
@@ -268,9 +268,8 @@ class ParameterSkew(Aggregator):
 class NormalizedSkew(ParameterSkew):
     """cv = sd / |mu|; micro-classes of D min-max normalized over the tensor; alphas normalized to sum 1 over the macro-classes.
 
-    It keeps the scale of the model, and is the plain mean where all clients agree. threshold >= 1 is uniform FedAvg. With
-    normalize_by="range" it is uniform FedAvg on all but about .3 % of the parameters, because a few with mu near 0 have by far the
-    largest cv; `record="server"` notes the share of each tensor as `high`.
+    It keeps the scale of the model. threshold >= 1 is uniform FedAvg, and so is normalize_by="range" on all but about .3 % of the
+    parameters, because a few with mu near 0 have by far the largest cv; `record="server"` notes the share of each tensor as `high`.
     """
 
     pairs_first: ClassVar[bool] = False

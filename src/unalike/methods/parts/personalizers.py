@@ -45,10 +45,9 @@ class OwnParameters(Personalizer):
 class ProximalModel(OwnParameters, PersonalModel):
     """v_k <- v_k - lr (g(v_k) + lam (v_k - w)), w being the model received (Ditto, Li et al. 2021, algorithm 1).
 
-    The shared model is trained and averaged as in FedAvg, and its path is FedAvg's. v_k makes the same steps on the same
-    batches, starts at the initial model and stays on the client. lam = 0 is local training, lam -> infinity the shared model.
-    The default is that of the experiments with FedSA and FedPake and is close to local training; the authors of Ditto choose
-    among 0.1, 1 and 2.
+    The shared model is FedAvg's. v_k makes the same steps on the same batches, and starts at the initial model. lam = 0 is local
+    training, lam -> infinity the shared model. The default is that of the experiments with FedSA and FedPake and is close to local
+    training; the authors of Ditto choose among 0.1, 1 and 2.
     """
 
     lam: Annotated[NonNegativeFloat, LogRange(1e-4, 2)] = 0.001
@@ -67,9 +66,9 @@ class Mixture(PersonalModel):
     """A personal model mixed of an own one, v, and the shared one, w, with weight a in [0, 1] (APFL, Deng et al. 2020).
 
     v <- v - lr * d loss / d v and, in the first step of a round when `adaptive`, a <- clip(a - lr <v - w, grad f(v_bar)>, 0,
-    1), both at the old v and w; the new a is used from the next step on. The shared model is the mean of w by the clients'
-    sizes; in algorithm 1 all count the same (add `uniform`). The public code moves a after the steps, and adds 0.02 a to its
-    gradient. a = 0 is FedAvg's model, a = 1 local training.
+    1), both at the old v and w. The shared model is the mean of w by the clients' sizes; in algorithm 1 all count the same (add
+    `uniform`). The public code moves a after the steps, and adds 0.02 a to its gradient. a = 0 is FedAvg's model, a = 1 local
+    training.
     """
 
     ALPHA = "mixture.alpha"
@@ -150,10 +149,9 @@ class Private(OwnParameters):
     """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.
 
     select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
-    "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps the parameters and running statistics of
-    normalization layers (FedBN, Li et al. 2021), and is FedAvg for a model without them; "bias" keeps the biases of all layers. A
-    pattern such as "encoder.*" or "*.bias" keeps the parameters and buffers whose names are like it. The client state holds the
-    private parameters only.
+    "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps normalization layers with their running statistics
+    (FedBN, Li et al. 2021), and is FedAvg for a model without them; "bias" keeps the biases of all layers, and a pattern such as
+    "encoder.*" what has a name like it. The client state holds the private parameters only.
     """
 
     select: Selection = "all"
@@ -179,10 +177,9 @@ class Private(OwnParameters):
 class OwnStatistics(Personalizer):
     """The shared model with the client's own running statistics of batch normalization (SiloBN, Andreux et al. 2020).
 
-    Training is that of the method without this part: nothing else is computed, sent or averaged, so the protocol `clients`
-    scores the shared model with averaged statistics and `personal` the same model with each client's own. These are what the
-    client would have with buffers="local": they start at the model's and take up the batches of all its rounds; in other
-    rounds they stay. Without batch normalization it is the shared model.
+    Training is that of the method without this part: the protocol `clients` scores the shared model with averaged statistics,
+    `personal` the same model with each client's own. These are what the client would have with buffers="local": they start at the
+    model's and take up the batches of all its rounds. Without batch normalization it is the shared model.
     """
 
     has_own_name: ClassVar[bool] = True

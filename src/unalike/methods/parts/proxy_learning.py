@@ -107,7 +107,7 @@ class TrustedMean(Aggregator):
 
     g comes of `steps` gradient steps on all the server's samples with the clients' learning rate (the paper: mini-batches, as many
     steps as a client makes). The clients' weights do not matter. It bears any number of malicious clients, as far as the server's
-    samples are like theirs. Without a client of t_k > 0 the model stays. Buffers are averaged as in the base method.
+    samples are like the clients'. Without a client of t_k > 0 the model stays. Buffers are averaged as in the base method.
     """
 
     steps: PositiveInt = 5

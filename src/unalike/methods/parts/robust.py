@@ -228,9 +228,9 @@ class NormBound(Screening):
 class Bucketing(Screening):
     """The aggregator sees the means of buckets of `size` clients, drawn anew in every round (Karimireddy et al. 2022).
 
-    Of K clients ceil(K / size) buckets are left, which are more alike than skewed clients; one malicious client spoils its
-    bucket, so that a rule that bears a share d of the buckets bears d / size of the clients. Within a bucket clients count by
-    their weights. It needs a rule that is not linear: the mean of the means is the mean. size = 1 is the base method.
+    The ceil(K / size) buckets are more alike than skewed clients; one malicious client spoils its bucket, so that a rule that bears
+    a share d of the buckets bears d / size of the clients. Within a bucket clients count by their weights. It needs a rule that is
+    not linear: the mean of the means is the mean. size = 1 is the base method.
     """
 
     size: PositiveInt = 2
@@ -283,9 +283,8 @@ class GeometricMedian(WeightsFromDistances):
     """The point v of least sum_k p_k ||v - w_k|| (RFA, Pillutla et al. 2022), by the smoothed Weiszfeld algorithm.
 
     v <- sum_k b_k w_k / sum_k b_k with b_k = p_k / max(eps, ||v - w_k||), eps = 1e-6, until the gradient of the sum is shorter
-    than 1e-7 (p sums to 1), or 10,000 times. It begins with the updates' own norms for the distances and their median for eps, so
-    that it never comes near a client that is far away. The authors make a few steps, which need not come near the median. Only
-    the inner products of the updates enter a step, which so costs K^2 operations.
+    than 1e-7 (p sums to 1), or 10,000 times. It begins with the updates' own norms for the distances and their median for eps. The
+    authors make a few steps, which need not come near the median.
     """
 
     has_own_name: ClassVar[bool] = True

@@ -26,10 +26,9 @@ class DPSGD(Privacy, LocalGradient):
     It is the gradient of the local loss in every step (algorithm 1), C is `clip`, z the noise multiplier. Terms that a method
     adds to the loss (`fedprox`, `feddyn`, `ditto`) are clipped with it, corrections of the gradient (`scaffold`) are not. A
     gradient whose norm is not finite counts as 0. The data sets of a client are adjacent if a sample's gradients are 0 in one of
-    them; numbers of samples are public. All that follows from the steps is protected, also from the server and for each client by
-    itself: updates, control variates, other messages. Where a client trains a model of its own as well, C bounds both gradients
-    together. Amplification by rounds in which a client does not take part is not claimed. In a federation each site draws its
-    noise and its batches by itself, in secret.
+    them; numbers of samples are public. All that follows from the steps is protected, also from the server: updates, control
+    variates, other messages. Where a client trains a model of its own as well, C bounds both gradients together. Amplification by
+    rounds without a client is not claimed. In a federation each site draws its noise and its batches by itself, in secret.
 
     batches: "shuffled": no sample is in two batches of a pass, so a pass is one Gaussian release with z for each sample, and R
         rounds of E epochs are R E of them. "poisson", as in Abadi et al.: of b batches of a pass, a sample is in each one with

@@ -27,15 +27,14 @@ class LayerwiseShrinking(ServerStep):
     """w+_l = gamma_l w^_l, gamma_l = ||w_l|| / (beta tau_l ||u_l|| + ||w_l||) (FedLWS, Shi et al. 2025).
 
     For each layer l: u_l = w^_l - w_l is the combined update and tau_l = 1/K sum_k ||g_kl - mean_j g_jl|| how much the clients'
-    updates g_k = w_k - w differ. As in the authors' code a layer ends at a parameter called `bias`: a weight without one, such as
-    that of a convolution before batch normalization, belongs to the layer that follows it.
-    `scope` shrinks by layer, by tensor or the model as one; `clamp` = (lo, hi) bounds the product beta tau_l (the authors' code:
-    (0.01, 0.2)). With `mode` "only_reg" w+ = w^ - (1 - gamma) w, with "only_opt" w+ = w + gamma u;
+    updates g_k = w_k - w differ. As in the authors' code a layer ends at a parameter called `bias`: a weight without one belongs to
+    the layer that follows it. `scope` shrinks by layer, by tensor or the model as one; `clamp` = (lo, hi) bounds the product
+    beta tau_l (the authors' code: (0.01, 0.2)). With `mode` "only_reg" w+ = w^ - (1 - gamma) w, with "only_opt" w+ = w + gamma u;
     full = only_reg + only_opt - w^. beta = 0 changes nothing, nor does one client, nor ||w_l|| = 0.
 
-    `buffers` does what the authors' code does with batch normalization: the running mean and variance, and the counter of batches,
+    By default buffers are averaged. With `buffers`, as in the authors' code, running mean and variance, and the counter of batches,
     belong to the layer that follows them in the state dict, count in its norms and in tau, and shrink with it (the counter does
-    not). By default buffers are averaged.
+    not).
     """
 
     needs = "spread"

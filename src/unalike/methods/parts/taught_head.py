@@ -27,13 +27,13 @@ PRESENT = "class.present"
 class TaughtHead(Upload, Aggregator):
     """theta <- theta - lr grad CE(head_theta(z_kc), c) on the clients' class means z_kc (FedGH, Yi et al. 2023, eqs. 4 to 6).
 
-    Clients start from the head received and train it with their body, but do not send it: what comes up is, for each class
-    that a client has, the mean z_kc of its features after training [C, D], and which classes these are [C]. The server makes
-    `epochs` passes of SGD over all pairs (z_kc, c), in a random order and batches of `batch_size`, from the head that went
-    down; every pair counts alike. What else is shared is averaged. epochs = 0 or lr = 0 leaves the head as it is.
+    Clients train the head received with their body, but do not send it: what comes up is, for each class that a client has, the
+    mean z_kc of its features after training [C, D], and which classes these are [C]. The server makes `epochs` passes of SGD over
+    all pairs (z_kc, c), in a random order and batches of `batch_size`, from the head that went down. What else is shared is
+    averaged. epochs = 0 or lr = 0 leaves the head as it is.
 
-    The paper takes one pair per step in the order of the clients, which is batch_size = 1 but for the order; PFLlib takes
-    shuffled batches of 10. Nothing is learned where heads are private.
+    The paper takes one pair per step in the order of the clients, PFLlib shuffled batches of 10. Nothing is learned where heads are
+    private.
     """
 
     lr: Annotated[NonNegativeFloat, LogRange(1e-3, 1)] = 0.01

@@ -49,8 +49,7 @@ class LabelDiscrepancy(Weighting):
 
     D_k are its label counts over their sum, T is uniform over the classes or, with target "global", the distribution of all
     cohort's labels. d is by KL in nats, normalized to sum 1 over the cohort as in the authors' code, or an l2, l1 or
-    cosine distance as it is. Where no weight is left (the authors' code fails), p_k stands. a = b = 0 changes nothing. The label
-    counts leave the client.
+    cosine distance as it is. Where no weight is left (the authors' code fails), p_k stands. a = b = 0 changes nothing.
     """
 
     a: Annotated[float, LinearRange(0, 1)] = 0.5

@@ -32,7 +32,7 @@ class Ccvr(StagedPlan):
     from the current head. The client query takes the place of the last of the `rounds`. steps = 0 is `method` with one round less.
 
     The paper draws in proportion to the classes or as many for each; here as many for each. The covariances are C D^2 numbers
-    of each client, which `wire` lists: much more than the labels' counts.
+    of each client.
     """
 
     name: ClassVar[str] = "ccvr"

@@ -28,15 +28,14 @@ class Ifca(StagedPlan):
 
     In every round each client receives all k models, chooses argmin_j F_i(w_j), its mean training loss, and trains the one
     chosen; the server averages within each choice, by the clients' sizes (in algorithm 1 all count the same:
-    method="uniform"). k models go down, one update and the choice come up. A client is evaluated with the model it would
-    choose now. k = 1 is `method`.
+    method="uniform"). One update and the choice come up. A client is evaluated with the model it would choose now. k = 1 is
+    `method`.
 
-    Model 0 starts at the run's model, the others at values drawn anew, so that they differ (algorithm 1 asks for k different
-    starts; its theory, for good ones). Like k-means it can end in a bad place: clusters may share a model.
+    Model 0 starts at the run's model, the others at values drawn anew (algorithm 1 asks for k different starts; its theory, for
+    good ones). Like k-means it can end in a bad place: clusters may share a model.
 
     With k > 1, `scaffold`, `feddyn`, `feddc` and `fedlama` are refused as `method`: what a client keeps belongs to the server
-    state of one model. A client that changed its choice would leave its share there for good, and that model would end beside
-    the minimum of those who stay: on six linear regressions with a gradient of 1.6 (`scaffold`), where `fedavg` ends with 0.001.
+    state of one model, and a client that changed its choice would leave its share there for good.
     """
 
     divides: ClassVar[bool] = True
@@ -82,13 +81,12 @@ class Clustered(StagedPlan):
 
     A group is at a stationary point of its mean objective, but not of its clients', when ||mean_k d_k|| < eps1 and
     max_k ||d_k|| > eps2, d_k being the updates. Then it splits into the two halves with the smallest maximal cosine
-    similarity between them, and both go on from its model with `method`. Never before `warmup` rounds of the run. A group whose
-    clients agree stays whole, whatever the thresholds, only as long as the second condition fails: choose eps2 well above
-    the updates of an IID group near its optimum. eps1 = 0 is `method`.
+    similarity between them, and both go on from its model with `method`. Never before `warmup` rounds of the run. Choose eps2 well
+    above the updates of an IID group near its optimum, or a group whose clients agree may split, too. eps1 = 0 is `method`.
 
-    All groups start a stage anew when one of them splits: client states start anew (SCAFFOLD's variates), and with them the
-    server states that belong to them; other server states stay (momentum). Clients that did not take part in the deciding
-    round go with the larger half.
+    When a group splits, the client states of all groups start anew (SCAFFOLD's variates), and with them the server states that
+    belong to them; other server states stay (momentum). Clients that did not take part in the deciding round go with the larger
+    half.
     """
 
     divides: ClassVar[bool] = True

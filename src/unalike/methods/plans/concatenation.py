@@ -63,11 +63,10 @@ class Fedconcat(StagedPlan):
     3. the clusters' encoders are sent to everybody once, stay fixed and stand side by side; a linear head of random start on
        their joint features is trained by FedAvg with equal weights.
     `rounds` are split between 2 and 3 as `encoder_rounds` to `classifier_rounds`, at least one round each; a schedule of the
-    learning rate begins anew with 3. One cluster is
-    FedAvg, then a new head. The public code starts the later clusters of step 2 from the first client's trained weights by
-    an aliasing of dictionaries; here all start at the run's model. In step 3 it makes 3 local steps a round, here a round has the
-    full local work. It also caps the clusters' sizes on data of 100 classes
-    or more and starts the head there from the clusters' heads; neither is done here.
+    learning rate begins anew with 3. One cluster is FedAvg, then a new head. The public code starts the later clusters of step 2
+    from the first client's trained weights; here all start at the run's model. In step 3 it makes 3 local steps a round, here a
+    round has the full local work. On data of 100 classes or more it caps the clusters' sizes and starts the head from the clusters'
+    heads; neither is done here.
     """
 
     name: ClassVar[str] = "fedconcat"

@@ -87,10 +87,10 @@ TAIL_SHARE = 0.001
 class DiagnosisPlan(StagedPlan):
     """Measure how clients differ from what they count, then train FedAvg for the `rounds` of the run.
 
-    Every client counts its training samples by class, and by class and range along 16 random directions of its inputs, in whole
-    numbers of samples; the server chooses the ranges from coarser counts. With rounds it also sends the gradients of four parts
-    of its samples at the first and at the last model. The server records the inner products of the updates. The page of the
-    diagnosis follows from these numbers alone (docs/how_to/diagnose.md).
+    Every client counts its training samples by class, and by class and range along 16 random directions of its inputs; the server
+    chooses the ranges from coarser counts. With rounds it also sends the gradients of four parts of its samples at the first and at
+    the last model. The server records the inner products of the updates. The diagnosis follows from these numbers alone
+    (docs/how_to/diagnose.md).
 
     `noise` is the standard deviation of normal noise on every count, drawn at the client; updates and gradients carry none. With
     noise = 0 the model is that of FedAvg. Source: an addition of this library.

@@ -50,9 +50,8 @@ class Fedetf(StagedPlan):
     own label counts, `balanced_softmax(gamma)`, which leaves out classes that a client does not have where the authors' code counts
     them as one sample. width = None is that of the features, or C where these are fewer.
 
-    This is the shared model of the paper. Its personal ones (V and the projection fine-tuned in turns) are not here:
-    method="local_finetune" tunes the encoder, projection and beta instead. The start of beta is 10 or 1 in the authors' code,
-    by the network.
+    The paper's personal models (V and the projection fine-tuned in turns) are not here: method="local_finetune" tunes the encoder,
+    projection and beta instead. The start of beta is 10 or 1 in the authors' code, by the network.
     """
 
     name: ClassVar[str] = "fedetf"
