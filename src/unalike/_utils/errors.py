@@ -21,6 +21,7 @@ DECODING_ERRORS: tuple[type[Exception], ...] = (
     TokenError,
     BadZipFile,
     zlib.error,
+    RecursionError,
 )
 """Errors that decoders raise for damaged files, found by damaging files of every format."""
 
