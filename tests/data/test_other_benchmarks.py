@@ -148,7 +148,9 @@ def test_other_pickles_are_refused_and_not_run(content, fl_bench, pfllib, capsys
 
 def test_small_pickle_takes_little_memory(tmp_path):
     """A value that is numbered by a million, for which C's unpickler makes room for two million."""
-    content = pickle.PROTO + b"\2" + pickle.NONE + pickle.LONG_BINPUT + (2**20).to_bytes(4, "little")
+    content = (
+        pickle.PROTO + b"\2" + pickle.NONE + pickle.LONG_BINPUT + (2**20).to_bytes(4, "little")
+    )
     tracemalloc.start()
     found = read_plain_pickle(content + pickle.STOP, tmp_path / "a.pkl", "a partition")
     peak_bytes = tracemalloc.get_traced_memory()[1]

@@ -141,7 +141,7 @@ def content(path: Path) -> bytes:
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file, decompressed if its name ends in `.gz`; piece by piece, since a small file may unpack to a large one."""
+    """The SHA-256 of a file, decompressed if its name ends in `.gz`; by pieces, since a small file may unpack to a large one."""
     is_compressed = path.suffix == ".gz"
     with (
         reading(path, "a compressed file" if is_compressed else "a file"),

@@ -7,7 +7,8 @@ body have a deadline, a body has a maximum size, an address has a maximum number
 
 A public key is no secret, so it gives nothing: a connection is a stranger's, from its first byte on, until it has sent a head that
 an enrolled key has signed. A stranger has no connection to Flower, and when there are too many of them the oldest one of the
-address with the most is closed, so that they cannot keep a site out. A key has a few connections, of which a new one closes the oldest, and an allowance of bytes and activations a minute.
+address with the most is closed, so that they cannot keep a site out. A key has a few connections, of which a new one closes the
+oldest, and an allowance of bytes and activations a minute.
 
 Of messages only replies are passed, one at a time, of the node that the request names, which Flower compares with the key:
 SuperLink would store every other message for ever. Once a site has fetched a request it may send as many bytes as a message may
@@ -253,9 +254,7 @@ class Gateway:
                 print(f"{now} rejected {self.rejected.total()}: {', '.join(reasons)}", flush=True)
                 self.rejected.clear()
 
-    async def serve_connection(
-        self, _: asyncio.StreamReader, plain: asyncio.StreamWriter
-    ) -> None:
+    async def serve_connection(self, _: asyncio.StreamReader, plain: asyncio.StreamWriter) -> None:
         """Serve one connection: its requests one after the other, over one connection to Flower."""
         writer = plain
         address = network(plain.get_extra_info("peername")[0])
