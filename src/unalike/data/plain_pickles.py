@@ -51,7 +51,7 @@ class PlainArray(np.ndarray):
         found = len(content) if holds_objects else len(content) / kind.dtype.itemsize
         if type(content) is not (list if holds_objects else bytes) or found != math.prod(shape):
             raise pickle.UnpicklingError(f"an array of the shape {shape} with other values")
-        super().__setstate__((1, shape, kind.dtype, is_fortran, content))  # type: ignore[misc]
+        super().__setstate__((1, shape, kind.dtype, is_fortran, content))
 
 
 class ArraysOnly(pickle._Unpickler):
