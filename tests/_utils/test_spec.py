@@ -46,6 +46,15 @@ def test_parse_text_that_is_no_spec_is_refused_with_hint(text, hint):
         parse(text)
 
 
+def test_spelling_leaves_texts_that_are_too_long():
+    """Files of strangers hold specs: to look up each name of a long one takes minutes, and `parse` refuses it then."""
+    names = Registry("thing", home="unalike.core")
+    names.register("box")(lambda: None)
+    assert names.spelled("BOX + Box") == "box + box"
+    long = "BOX + " * 10_000 + "BOX"
+    assert names.spelled(long) == long
+
+
 def test_registry_builder_defined_again_replaces_itself_and_other_builder_is_refused():
     """A notebook's cell runs again; what another function stands for stays refused."""
     names = Registry("thing", home="unalike.core")

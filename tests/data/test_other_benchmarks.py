@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.data.plain_pickles import read_plain_pickle
 
 SIZES = ((6, 2), (9, 3), (4, 1))
 
@@ -104,8 +106,32 @@ class Harmful:
         return print, ("this was run",)
 
 
+class HiddenObjects:
+    """A type of which NumPy believes that it holds no objects, so that its values would be addresses in memory."""
+
+    def __reduce__(self):
+        fields = {"a": (np.dtype("O"), 0)}
+        return np.dtype, ("V8", False, True), (3, "|", None, ("a",), fields, 8, 1, 0)
+
+
+class Addresses:
+    """An array of such a type."""
+
+    def __reduce__(self):
+        empty = np.empty(0).__reduce__()
+        return *empty[:2], (1, (1,), HiddenObjects(), False, b"A" * 8)
+
+
 @pytest.mark.parametrize(
-    "content", [Harmful(), {"data_indices": Harmful()}, {"other": 1}, {"data_indices": [[0.5]]}]
+    "content",
+    [
+        Harmful(),
+        {"data_indices": Harmful()},
+        Addresses(),
+        {"data_indices": [Addresses()]},
+        {"other": 1},
+        {"data_indices": [[0.5]]},
+    ],
 )
 def test_other_pickles_are_refused_and_not_run(content, fl_bench, pfllib, capsys):
     folder, _ = fl_bench
@@ -118,3 +144,16 @@ def test_other_pickles_are_refused_and_not_run(content, fl_bench, pfllib, capsys
     with pytest.raises(UnalikeError, match=r"1\.npz"):
         ua.load(f"pfllib(path={str(samples)!r})")
     assert not capsys.readouterr().out
+
+
+def test_small_pickle_takes_little_memory(tmp_path):
+    """A value that is numbered by a million, for which C's unpickler makes room for two million."""
+    content = (
+        pickle.PROTO + b"\2" + pickle.NONE + pickle.LONG_BINPUT + (2**20).to_bytes(4, "little")
+    )
+    tracemalloc.start()
+    found = read_plain_pickle(content + pickle.STOP, tmp_path / "a.pkl", "a partition")
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is None
+    assert peak_bytes < 2**20

@@ -94,6 +94,7 @@ def test_index_files_of_other_tools_are_read(tmp_path):
         ("[[0, 0]]", "has a sample twice"),
         ("[[0, 1.5]]", "not whole numbers"),
         ("[", "no list of sample numbers"),
+        ("[" * 100_000, "no list of sample numbers"),
         ("3", "no list of sample numbers"),
         ("[]", "holds no client"),
         ("[[0, 9223372036854775808]]", "no list of sample numbers per client .*too large"),

@@ -15,6 +15,7 @@ from pandas.io.common import get_handle
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import load, partition
+from unalike.data.sources.delimited import read_delimited
 from unalike.data.sources.registry import every_fifth
 
 
@@ -386,6 +387,15 @@ def test_names_of_owners_keep_their_zeros_in_front(tmp_path, sep, zipped):
     assert sorted(set(data.groups["ward"].tolist())) == [7, 10]
     assert partition(data, "natural(column='zip')").names == ["01067", "80331"]
     assert [number.name for number in data.encoding.numbers] == ["a"]
+
+
+def test_separator_of_a_very_long_line_is_found(tmp_path):
+    """The line is one field where another mark divides it, and longer than fields of `csv` may be."""
+    file = tmp_path / "genes.csv"
+    names = [f"{'expression of gene ' * 50}{k}" for k in range(150)]
+    rows = [",".join(map(str, range(150))), ",".join(map(str, range(1, 151)))]
+    file.write_text("\n".join([",".join(names), *rows]))
+    assert list(read_delimited(file, ())) == names
 
 
 def test_decimal_and_separator_can_be_named(tmp_path):

@@ -109,3 +109,15 @@ def test_number_of_a_summary_is_the_same_text_on_every_surface(simulate, monkeyp
             expected = dict.fromkeys(surfaces, text) | {"paper": in_paper}
             missing = [name for name, shown in surfaces.items() if expected[name] not in shown]
             assert not missing, (text, missing)
+
+
+def test_names_are_text_in_every_writer():
+    """A name of a site or class may end a line or a cell, be a link, a command of TeX or of a terminal."""
+    name = "a\rb\x1b[2J\\| [c](https://example.org) \\input{d}\r<img src=x>"
+    table = Table.of("", COLUMNS[:2], [{"method": name, "score": 0.5}])
+    line = markdown(table).split("\n")[-1]
+    assert line.startswith(r"| a b [2J\\\| [c]\(https://example.org) \\input{d} &lt;img src=x>")
+    row = next(line for line in latex(table).split("\n") if line.startswith("a b"))
+    assert r"\textbackslash{}input\{d\} $<$img" in row
+    for text in (markdown(table), latex(table), aligned_text(table)):
+        assert not {"\r", "\x1b"} & set(text)

@@ -1,5 +1,6 @@
 """Calibration, ROC curve, sensitivity and net benefit of small tables, by hand; coverage by simulation."""
 
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,8 @@ import pandas as pd
 import pytest
 from scipy.special import expit
 
+from unalike._utils.errors import UnalikeError
+from unalike.statistics.recalibration import Recalibration
 from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS, Risks, risks_of, wilson
 
 OUTCOME, RISK = np.array([0, 0, 1, 0, 1, 1]), np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.9])
@@ -119,3 +122,27 @@ def test_table_is_read_by_client_and_method():
     found = risks_of(table, ["b", "a"])
     assert {client: list(own) for client, own in found.items()} == {"x": ["b", "a"], "y": ["a"]}
     assert found["x"]["b"].outcome.tolist() == [0] and MIN_SAMPLES_OF_CLASS == 10
+
+
+NUMBERS = {"intercept": 0.5, "slope": 1.5, "positive": "ill", "data": "a.csv"}
+COUNTS = {"samples": 90, "positives": 40, "model": "0123"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(NUMBERS | COUNTS | {"intercept": math.nan}),
+        json.dumps(NUMBERS | COUNTS | {"intercept": math.inf}),
+        json.dumps(NUMBERS | COUNTS | {"slope": 0.0}),
+        json.dumps(NUMBERS | COUNTS | {"slope": -1.5}),
+        "[" * 100_000,
+    ],
+)
+def test_recalibration_that_no_samples_give_is_refused(text, tmp_path):
+    """A file from elsewhere, by which every risk would be unknown, equal or reversed."""
+    file = tmp_path / "place.json"
+    file.write_text(json.dumps(NUMBERS | COUNTS))
+    assert Recalibration.load(file).slope == 1.5
+    file.write_text(text)
+    with pytest.raises(UnalikeError, match=r"place\.json is no recalibration"):
+        Recalibration.load(file)

@@ -1,5 +1,6 @@
 """Errors that users can correct: each says what was found, what was expected and what to do."""
 
+import csv
 import difflib
 import sys
 import warnings
@@ -21,6 +22,8 @@ DECODING_ERRORS: tuple[type[Exception], ...] = (
     TokenError,
     BadZipFile,
     zlib.error,
+    RecursionError,
+    csv.Error,
 )
 """Errors that decoders raise for damaged files, found by damaging files of every format."""
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from unalike._utils.errors import InvalidValue, UnalikeError, unknown
 from unalike._utils.keywords import hint
 from unalike._utils.option_types import check_kinds
-from unalike._utils.spec import Call
+from unalike._utils.spec import MAX_TEXT_LETTERS, Call
 from unalike._utils.validated import explain_errors
 
 _NAME_PATTERN = re.compile(r"\b[A-Za-z_]\w*(?=\s*(?:[(+]|$))")
@@ -124,6 +124,9 @@ class Registry:
 
     def spelled(self, text: str) -> str:
         """Spec text with the registered spelling of every name: `FedProx(mu=1) + LWS` is `fedprox(mu=1) + lws`."""
+        # `parse` refuses it, and to spell its names takes long
+        if len(text) > MAX_TEXT_LETTERS:
+            return text
         return _NAME_PATTERN.sub(lambda match: self._key(match[0]), text)
 
     def _key(self, name: str) -> str:

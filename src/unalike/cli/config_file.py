@@ -118,7 +118,7 @@ def kept_flags(folder: Path) -> dict[str, Any]:
     """The flags of the command that wrote a folder; empty if a program wrote it."""
     try:
         return tomllib.loads(json.loads((folder / "comparison.json").read_text("utf-8"))["config"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, RecursionError):
         return {}
 
 

@@ -186,7 +186,7 @@ def planned(folder: Path) -> tuple[str, list[PlannedCell], dict[str, Any]]:
             [PlannedCell(**cell) for cell in content["cells"]],
             content.get("facts") or {},
         )
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UnalikeError(
             f"{folder} holds no comparison that has begun ({error}); give a folder that `unalike compare --out` writes"
         ) from None

@@ -130,7 +130,7 @@ class PartitionPlan:
             raise UnalikeError(
                 f"found no plan at {file}; write one with `population.plan.save({str(file)!r})`"
             ) from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UnalikeError(
                 f"{file} is not a partition plan ({error!r}); expected a file that "
                 "`PartitionPlan.save` wrote"

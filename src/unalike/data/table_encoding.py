@@ -314,7 +314,7 @@ class Encoding:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UnalikeError(
                 f"{path} is not the encoding of a table ({error}); restore it"
             ) from None

@@ -16,6 +16,7 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.printable import without_controls
 from unalike._utils.spec import slug
 from unalike.reporting import wording
 from unalike.reporting.client_tables import client_columns
@@ -102,7 +103,8 @@ def _latex_page(parts: Parts) -> str:
     """The answers as comments, and the tables."""
     lines = []
     for answer in _answers(parts):
-        lines += [f"% {line}\n" for line in answer.split("\n")]
+        # a carriage return in a name would end the comment for TeX
+        lines += [f"% {without_controls(line)}\n" for line in answer.split("\n")]
     return "".join(lines) + _latex(_tables(parts))
 
 

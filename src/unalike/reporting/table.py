@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from unalike._utils import notebook
+from unalike._utils.printable import without_controls
 from unalike.metrics.named_metrics import MISSING
 from unalike.reporting.charts.palette import Look, Looks
 
@@ -154,8 +155,8 @@ def _markdown_line(texts: Sequence[str]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """The text with what Markdown or HTML would read as markup escaped; one line."""
-    return text.translate(_MARKDOWN)
+    """The text with what Markdown or HTML would read as markup or as a link escaped; one line."""
+    return without_controls(text).translate(_MARKDOWN).replace("](", r"]\(")
 
 
 def latex(table: Table, label: str = "") -> str:
@@ -187,7 +188,9 @@ def _latex_cell(cell: TableCell) -> str:
 
 def aligned_text(table: Table) -> str:
     """The table as lines of aligned text, for `print`."""
-    lines = [table.columns, *table.texts]
+    lines = []
+    for line in (table.columns, *table.texts):
+        lines.append([without_controls(text) for text in line])
     forms = []
     for i, numeric in enumerate(table.numeric):
         width = max(len(line[i]) for line in lines)
@@ -204,7 +207,7 @@ def html(table: Table) -> str:
     return notebook.table(table.columns, table.texts)
 
 
-_MARKDOWN = str.maketrans({"\u00a0": " ", "|": r"\|", "<": "&lt;", "\n": " "})
+_MARKDOWN = str.maketrans({"\u00a0": " ", "\\": r"\\", "|": r"\|", "<": "&lt;"})
 _LATEX = {
     "\u00a0": "~",
     "\\": r"\textbackslash{}",
@@ -214,11 +217,10 @@ _LATEX = {
     "<": "$<$",
     ">": "$>$",
     "|": "$|$",
-    "\n": " ",
     "~": r"\textasciitilde{}",
     "^": r"\^{}",
 } | {c: "\\" + c for c in "&%$#_{}"}
 
 
 def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in text)
+    return "".join(_LATEX.get(c, c) for c in without_controls(text))

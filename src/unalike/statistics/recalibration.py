@@ -4,8 +4,10 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import Field, FiniteFloat
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
@@ -25,11 +27,12 @@ class Recalibration:
 
     Intercept 0 and slope 1 leave risks as they are. The order of samples, and so the area under the ROC curve, stays the same.
     `positive` names the class whose risk it is, `data` the table, with `samples` of which `positives` are of this class, and
-    `model` is the hash of the model's configuration.
+    `model` is the hash of the model's configuration. Raises `InvalidValue` for numbers that are not finite, and a slope of 0 or
+    below, which would reverse the order.
     """
 
-    intercept: float
-    slope: float
+    intercept: FiniteFloat
+    slope: Annotated[FiniteFloat, Field(gt=0)]
     positive: str
     data: str
     samples: int
@@ -63,7 +66,7 @@ class Recalibration:
         """Read a file that `save` wrote. Raises `UnalikeError` for another one."""
         try:
             return cls(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UnalikeError(
                 f"{path} is no recalibration ({error}); write one with `unalike evaluate FOLDER --data TABLE --recalibrate FILE`"
             ) from None

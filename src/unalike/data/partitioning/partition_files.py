@@ -177,7 +177,14 @@ def _read_json(file: Path) -> list[ClientIndices]:
         if isinstance(table, list):
             table = {client_name(k): rows for k, rows in enumerate(table)}
         return [_client(name, rows) for name, rows in table.items()]
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise UnalikeError(
             f"{file} is no list of sample numbers per client ({error}); expected for example "
             '[[0, 3], [1, 2]] or {"north": {"train": [0], "test": [3]}}'

@@ -235,7 +235,11 @@ def _separator(lines: Sequence[str]) -> str:
 
     def fields(mark: str) -> tuple[bool, int]:
         """Whether the lines have equally many fields, more than one, and how many the header has."""
-        widths = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
+        try:
+            widths = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
+        except csv.Error:
+            # a long line of many columns is one field where another mark divides it, and longer than fields may be
+            return False, 0
         header = widths[0]
         if len(lines) == MAX_HEAD_LINES:
             widths = widths[:-1]  # the last line may stop within quotes

@@ -1,6 +1,5 @@
 """Data sets that are divided by nature: each client is a real hospital, school, carrier or person."""
 
-import hashlib
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike.data.belonging import ROWS_ALONE
 from unalike.data.dataset import Dataset
-from unalike.data.sources.registry import NAMED_BY, content, registry, searched
+from unalike.data.sources.registry import NAMED_BY, checksum, registry, searched
 from unalike.data.sources.table_files import read_table
 
 HEART_DISEASE = Path(__file__).with_name("heart_disease.csv.gz")
@@ -100,10 +99,10 @@ def file_of(name: str, file: str, data_dir: Path | None, source: str, sha256: st
             f"{name}: found no {file} {searched(data_dir)}; put it into the folder of "
             f"data files ({NAMED_BY}). Expected: {expected}"
         )
-    checksum = hashlib.sha256(content(path)).hexdigest()
-    if checksum != sha256:
+    found = checksum(path)
+    if found != sha256:
         raise UnalikeError(
-            f"{path} has the checksum {checksum}. Expected: {expected}. Read another table by its "
+            f"{path} has the checksum {found}. Expected: {expected}. Read another table by its "
             "path, with --target and --group"
         )
     return path

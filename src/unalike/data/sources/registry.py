@@ -7,6 +7,7 @@ a function under `@layouts.register("pattern of a file that only such folders co
 """
 
 import gzip
+import hashlib
 import inspect
 import os
 from collections.abc import Callable
@@ -137,6 +138,16 @@ def content(path: Path) -> bytes:
     with reading(path, "a compressed file" if is_compressed else "a file"):
         data = path.read_bytes()
         return gzip.decompress(data) if is_compressed else data
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file, decompressed if its name ends in `.gz`; by pieces, since a small file may unpack to a large one."""
+    is_compressed = path.suffix == ".gz"
+    with (
+        reading(path, "a compressed file" if is_compressed else "a file"),
+        gzip.open(path) if is_compressed else open(path, "rb") as file,
+    ):
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def first_file(folder: Path, *patterns: str) -> Path | None:

@@ -5,9 +5,10 @@ tasks). The last two have no authentication. So SuperLink listens on this machin
 /v1/fleet/...`. It also keeps slow and oversized requests away from Flower: a handshake, a request's head and each piece of its
 body have a deadline, a body has a maximum size, an address has a maximum number of connections.
 
-A public key is no secret, so it gives nothing: a connection is a stranger's until it has sent a head that an enrolled key has
-signed. A stranger has no connection to Flower, and when there are too many of them the oldest is closed, so that they cannot keep
-a site out. A key has a few connections, of which a new one closes the oldest, and an allowance of bytes and activations a minute.
+A public key is no secret, so it gives nothing: a connection is a stranger's, from its first byte on, until it has sent a head that
+an enrolled key has signed. A stranger has no connection to Flower, and when there are too many of them the oldest one of the
+address with the most is closed, so that they cannot keep a site out. A key has a few connections, of which a new one closes the
+oldest, and an allowance of bytes and activations a minute.
 
 Of messages only replies are passed, one at a time, of the node that the request names, which Flower compares with the key:
 SuperLink would store every other message for ever. Once a site has fetched a request it may send as many bytes as a message may
@@ -33,6 +34,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -218,7 +220,8 @@ class Gateway:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.open: Counter[str] = Counter()
-        self.strangers: dict[asyncio.Task[None], None] = {}
+        self.strangers: dict[asyncio.Task[None], str] = {}
+        """Connections without a signed head, the oldest first, and their addresses."""
         self.rejected: Counter[str] = Counter()
         self.sites: dict[bytes, Site] = {}
         """Key, as heads show it -> site."""
@@ -228,21 +231,14 @@ class Gateway:
             assert isinstance(key, EllipticCurvePublicKey), "Flower's keys are of an elliptic curve"
             self.sites[base64.b64encode(pem)] = Site(name, key)
         self.upstream = ssl.create_default_context(cafile=settings.authority)
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.tls.load_cert_chain(settings.certificate, settings.key)
 
     async def serve(self) -> None:
-        settings = self.settings
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(settings.certificate, settings.key)
+        # Without TLS, whose handshake comes when a connection is counted: before it, each takes 300 kB.
         server = await asyncio.start_server(
-            self.serve_connection,
-            settings.host,
-            settings.port,
-            ssl=context,
-            ssl_handshake_timeout=settings.head_seconds,
-            ssl_shutdown_timeout=settings.farewell_seconds,
-            limit=settings.head_bytes,
-            backlog=512,
+            self.serve_connection, self.settings.host, self.settings.port, backlog=512
         )
         async with server, asyncio.TaskGroup() as tasks:
             tasks.create_task(self.report())
@@ -258,11 +254,10 @@ class Gateway:
                 print(f"{now} rejected {self.rejected.total()}: {', '.join(reasons)}", flush=True)
                 self.rejected.clear()
 
-    async def serve_connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def serve_connection(self, _: asyncio.StreamReader, plain: asyncio.StreamWriter) -> None:
         """Serve one connection: its requests one after the other, over one connection to Flower."""
-        address = network(writer.get_extra_info("peername")[0])
+        writer = plain
+        address = network(plain.get_extra_info("peername")[0])
         self.open[address] += 1
         task = asyncio.current_task()
         assert task is not None
@@ -271,10 +266,13 @@ class Gateway:
         try:
             has_too_many = self.open[address] > self.settings.connections_per_address
             if has_too_many or self.open.total() > self.settings.connections:
-                raise Rejected("503 Service Unavailable")
+                raise ConnectionRefusedError
 
             # Flower hears of a connection only when an enrolled key has signed a head.
-            head = await self._first_head(reader, task)
+            with self._as_stranger(task, address):
+                async with asyncio.timeout(self.settings.head_seconds):
+                    reader, writer = await self._encrypted(plain)
+                    head = await self._head(reader, self.settings.head_seconds, None)
             if head is None:
                 return
             site = head.site
@@ -314,20 +312,39 @@ class Gateway:
             if not self.open[address]:
                 del self.open[address]
 
-    async def _first_head(
-        self, reader: asyncio.StreamReader, task: asyncio.Task[None]
-    ) -> Head | None:
-        """The first head of a connection, which is a stranger's until it comes."""
+    @contextmanager
+    def _as_stranger(self, task: asyncio.Task[None], address: str) -> Iterator[None]:
+        """Count a connection as a stranger's. Of too many the oldest one is closed, of the address that has the most."""
         if len(self.strangers) >= self.settings.strangers:
-            oldest = next(iter(self.strangers))
+            [(busiest, _)] = Counter(self.strangers.values()).most_common(1)
+            oldest = next(task for task, place in self.strangers.items() if place == busiest)
             del self.strangers[oldest]
             oldest.cancel()
-        self.strangers[task] = None
+        self.strangers[task] = address
         try:
-            async with asyncio.timeout(self.settings.head_seconds):
-                return await self._head(reader, self.settings.head_seconds, None)
+            yield
         finally:
             self.strangers.pop(task, None)
+
+    async def _encrypted(
+        self, plain: asyncio.StreamWriter
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The streams of a connection after the handshake of TLS."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=self.settings.head_bytes)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport = await loop.start_tls(
+            plain.transport,
+            protocol,
+            self.tls,
+            server_side=True,
+            ssl_handshake_timeout=self.settings.head_seconds,
+            ssl_shutdown_timeout=self.settings.farewell_seconds,
+        )
+        assert transport is not None
+        # `start_tls` leaves this out
+        protocol.connection_made(transport)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _head(
         self, reader: asyncio.StreamReader, seconds: float, site: Site | None

@@ -86,7 +86,7 @@ REFUSALS = {
     401: "the coordinator does not know this key (any more); ask for a newer bundle",
     412: "this key is connected already, from another folder or machine",
     429: "this key has sent more than its allowance of a minute",
-    503: "the coordinator is not up, or has no more room for connections",
+    503: "the coordinator is not up",
 }
 """Meaning of an HTTP status from the gateway or SuperLink."""
 SUPERLINK = "from flwr.superlink.cli import flower_superlink; flower_superlink()"

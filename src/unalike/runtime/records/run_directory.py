@@ -74,7 +74,7 @@ class RunDirectory:
             return None
         except NotADirectoryError:
             raise self._is_a_file from None
-        except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError, RecursionError) as error:
             raise UnalikeError(
                 f"cannot read {file}: {error}; mend it or choose another folder"
             ) from error
@@ -190,7 +190,7 @@ class RunDirectory:
         for line in lines:
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(event, dict) and isinstance(event.get("event"), str):
                 found.append(event)
