@@ -25,7 +25,7 @@ class ClientData:
     <ClientData north: train 2 samples>
 
     Args:
-        train: The training samples (x, y).
+        train: The training samples (x, y), or (x, None) for tasks that make labels of the inputs.
         test: The test samples (x, y).
         val: The validation samples (x, y).
         name: The client's name; without one a population numbers its clients.

@@ -181,8 +181,12 @@ class Population(Sequence[ClientData]):
     @property
     def outputs(self) -> int | None:
         """The argument `classes` of `ua.model`: the number of classes; None (one output) for binary and regression."""
-        classes = None if self.classes is None else len(self.classes)
-        return self.task.outputs(classes, self.y.shape[1:])
+        return self.task.outputs(self.class_count, self.y.shape[1:])
+
+    @property
+    def class_count(self) -> int | None:
+        """The number of classes; None where a label is no class."""
+        return None if self.classes is None else len(self.classes)
 
     @property
     def task_to_name(self) -> str | None:
