@@ -186,6 +186,8 @@ class Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         named = find_task(task) if isinstance(task, str) else task
         x, y = array_checks.pair((x, y), name, named)
+        if named is not None:
+            named = named.fitted_to(y)
         return cls(
             name=name,
             train=(x[:train], y[:train]),

@@ -281,10 +281,10 @@ class Population(Sequence[ClientData]):
         return len(self.y) > 1 or len(self.train.values) + len(self.test.values) < 2
 
     def label_counts(self) -> np.ndarray:
-        """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
+        """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` where a label is no class."""
         if self.classes is None:
             raise UnalikeError(
-                "label_counts needs classes, found regression labels; use `sizes` instead"
+                f"label_counts needs classes, found labels of {self.task.name}; use `sizes` instead"
             )
         return label_counts(self.y, self.classes, self.train)
 
