@@ -48,7 +48,9 @@ def pair_for_any_task(data: Any, where: str) -> Pair:
     if arrays[1] is None:
         return unlabelled(arrays[0], where)
     x = inputs(arrays[0], where)
-    y = _label_numbers(arrays[1], where)
+    y = _tensor(arrays[1], f"{where}: y")
+    if not is_unlabelled(y):
+        y = _label_numbers(y, where)
     if len(x) != len(y):
         raise UnalikeError(
             f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input"
@@ -120,6 +122,8 @@ def labels_of(samples: Pair, where: str, task: Task | None = None) -> Tensor:
     if not is_unlabelled(y):
         return labels(y, where, task)
     made = labels_of_inputs(x, where, task)
+    if made is None and not len(y):
+        return labels(y, where, task)
     if made is None:
         without = [
             task.name
@@ -220,7 +224,7 @@ def note_truths(y: Tensor, where: str) -> None:
 
 def is_unlabelled(y: Tensor) -> bool:
     """Whether labels are those of `unlabelled`: none is known."""
-    return y.dim() == 1 and len(y) > 0 and bool(y.isnan().all())
+    return y.dim() == 1 and y.is_floating_point() and bool(y.isnan().all())
 
 
 def unlabelled(values: Any, where: str) -> Pair:
