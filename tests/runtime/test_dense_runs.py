@@ -80,9 +80,7 @@ def test_masks_train_alike_in_loop_and_batched():
     runs = []
     for executor in ("loop", "batched"):
         work = ua.Work(batch_size=7, lr=0.1)
-        runs.append(
-            ua.run("scaffold", clients, model=UNET, rounds=2, work=work, executor=executor)
-        )
+        runs.append(ua.run("scaffold", clients, model=UNET, rounds=2, work=work, executor=executor))
     loop, batched = runs
     for name, value in loop.params.items():
         torch.testing.assert_close(batched.params[name], value, rtol=1e-4, atol=1e-5)
@@ -123,7 +121,7 @@ def test_methods_are_compared_and_reported(task, tmp_path):
 def test_methods_and_partitions_that_need_classes_say_so():
     clients = ua.partition(segmented())
     for method in ("fedntd", "feature_alignment", "feddisco", "balanced_softmax"):
-        with pytest.raises(UnalikeError, match="needs classes.*found a task of segmentation"):
+        with pytest.raises(UnalikeError, match=r"needs classes.*found a task of segmentation"):
             ua.run(method, clients, model=UNET, rounds=1)
     with pytest.raises(UnalikeError, match="labels that are no classes: give groups"):
         ua.partition(segmented(), "dirichlet(alpha=0.1)", clients=3)

@@ -26,6 +26,8 @@ Pair = tuple[Tensor, Tensor]
 """Inputs [N, ...] and labels [N], or [N, ...] of tasks whose labels have more dimensions."""
 Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
 """Inputs and labels that `pair` converts to a `Pair`."""
+Samples = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike | None]
+"""The same, or inputs alone, (x, None), for tasks that make labels of them."""
 
 
 def pair(data: Any, where: str, task: Task | None = None) -> Pair:
@@ -114,7 +116,7 @@ def labels(values: Any, where: str, task: Task | None = None) -> Tensor:
 
 
 def labels_of(samples: Pair, where: str, task: Task | None = None) -> Tensor:
-    """The labels of samples in the shape and type of a task, as `labels` converts them; of samples without any, those of the inputs.
+    """The labels of samples, as `labels` converts them for a task; of samples without any, those that the task makes of the inputs.
 
     Raises `UnalikeError` where there are no labels and the task needs some.
     """

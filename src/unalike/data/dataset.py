@@ -19,7 +19,7 @@ from unalike.core.tasks.classification import TRUTHS
 from unalike.core.tasks.registry import find_task, task_for
 from unalike.core.tasks.task import Task
 from unalike.data import array_checks
-from unalike.data.array_checks import Arrays, Pair
+from unalike.data.array_checks import Pair, Samples
 from unalike.data.fingerprint import digest
 from unalike.data.table_encoding import Encoding
 
@@ -81,8 +81,8 @@ class Dataset:
         def __init__(
             self,
             name: str,
-            train: Arrays | tuple[Tensor, None],
-            test: Arrays | None = None,
+            train: Samples,
+            test: Samples | None = None,
             classes: list[str] | None = None,
             groups: Mapping[str, np.ndarray] = ...,
             encoding: Encoding | None = None,

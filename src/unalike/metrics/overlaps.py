@@ -1,7 +1,7 @@
 """Formulas of metrics for arrays of classes, [n, ...]: masks of images, and classes of tokens.
 
-Places whose label is below 0 do not count. Each formula is that of one sample first, and then the mean over samples, so that an image
-or a text counts as one, however many of its places count.
+Places whose label is below 0 do not count. Each formula is that of one sample first, and then the mean over samples, so that an
+image or a text counts as one, however many of its places count.
 """
 
 from dataclasses import dataclass
@@ -60,9 +60,7 @@ def mean_iou(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> f
     return float(np.nanmean(Overlaps.of(labels, predicted).iou, axis=1).mean())
 
 
-def dice_of(
-    label: int, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray
-) -> float:
+def dice_of(label: int, labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
     """The mean Dice of one class over the samples that have it in their label or prediction; NaN if none has."""
     return _mean_of_class(Overlaps.of(labels, predicted).dice, label)
 
@@ -72,9 +70,7 @@ def iou_of(label: int, labels: np.ndarray, predicted: np.ndarray, logits: np.nda
     return _mean_of_class(Overlaps.of(labels, predicted).iou, label)
 
 
-def share_of_right_places(
-    labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray
-) -> float:
+def share_of_right_places(labels: np.ndarray, predicted: np.ndarray, logits: np.ndarray) -> float:
     """The mean over samples of the share of its places that are predicted correctly."""
     rows = len(labels)
     right = (labels == predicted).reshape(rows, -1).sum(1)

@@ -13,9 +13,9 @@ class UNet(nn.Module):
     """`depth` halvings of the image and back, each level joined with its mirror image; two convolutions 3x3 a level, a head 1x1.
 
     `width` channels at full size, twice as many a level. Convolutions are padded, so that outputs are as large as the image, which
-    may have any sides; the way back is an enlargement and a convolution. 118,322 parameters for one channel in and two classes.
+    may have any sides; the way back is an enlargement and two convolutions. 118,002 parameters for one channel in and two classes.
 
-    Source: Ronneberger et al. 2015, whose network is width=64, depth=4 without padding and normalization.
+    Source: Ronneberger et al. 2015, whose network is width=64, depth=4 without padding.
     Input: float32 [B, C, H, W]. Output: logits [B, classes, H, W], for the task `segmentation`.
     """
 
@@ -26,7 +26,7 @@ class UNet(nn.Module):
         *,
         width: int = 16,
         depth: int = 2,
-        norm: str = "group",
+        norm: str | None = None,
     ):
         super().__init__()
         check.widths("unet", "width and depth", (width, depth))
@@ -40,6 +40,7 @@ class UNet(nn.Module):
             # the enlarged level below has twice the channels of its mirror image
             self.up.append(_level(3 * outputs, outputs, norm))
         self.head = nn.Conv2d(width, classes or 1, 1)
+        check.he_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
         levels = [self.down[0](x)]
@@ -53,11 +54,12 @@ class UNet(nn.Module):
         return self.head(h)
 
 
-def _level(inputs: int, outputs: int, norm: str) -> nn.Sequential:
-    """Two convolutions 3x3, each with normalization and ReLU."""
-    normalization = check.norm_of("unet", norm)
+def _level(inputs: int, outputs: int, norm: str | None) -> nn.Sequential:
+    """Two convolutions 3x3, each with ReLU, and with normalization where there is one."""
     layers: list[nn.Module] = []
     for channels in (inputs, outputs):
-        convolution = nn.Conv2d(channels, outputs, 3, padding=1, bias=False)
-        layers += [convolution, normalization(outputs), nn.ReLU()]
+        layers.append(nn.Conv2d(channels, outputs, 3, padding=1))
+        if norm is not None:
+            layers.append(check.norm_of("unet", norm)(outputs))
+        layers.append(nn.ReLU())
     return nn.Sequential(*layers)

@@ -16,7 +16,7 @@ from unalike.core.tasks.task import PIXEL_CLASSES, TOKEN_CLASSES, FormulaOfLoss,
 NOT_COUNTED = -1
 """The label that metrics find at places that do not count, whatever number the data has there."""
 NO_SUCH_LABEL = -100
-"""What torch's cross-entropy leaves out where a task leaves out nothing: its own default, which `label_fault` refuses then."""
+"""The label that torch's cross-entropy leaves out where a task leaves out none: its default, which `label_fault` refuses then."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,7 @@ class _Dense(Task):
                 )
         is_empty = ~counts.flatten(1).any(1)
         if is_empty.any():
-            return (
-                f"sample {int(is_empty.nonzero()[0])} has no {self.place} that counts: all are {self.ignored}; leave it out"
-            )
+            return f"sample {int(is_empty.nonzero()[0])} has no {self.place} that counts: all are {self.ignored}; leave it out"
         return ""
 
     def outcome(self, y: Tensor) -> Tensor:
@@ -108,7 +106,7 @@ class _Dense(Task):
         return torch.where(self._counts(y), y, NOT_COUNTED), self.predict(logits)
 
     def _counts(self, y: Tensor) -> Tensor:
-        """Which places count, in the shape of the labels."""
+        """True at the places that count, in the shape of the labels."""
         return torch.ones_like(y, dtype=torch.bool) if self.ignored is None else y != self.ignored
 
     @property
@@ -118,7 +116,7 @@ class _Dense(Task):
         return 1 + self.class_dimension
 
     def _frequencies(self, y: Tensor) -> Tensor:
-        """How often each class occurs at the places that count, [C]."""
+        """The number of places that count of each class, [C]."""
         return torch.bincount(y[self._counts(y)], minlength=self.classes or 1)
 
     def _shares_of(self, y: Tensor, label: int) -> Tensor:
@@ -142,7 +140,7 @@ class Segmentation(_Dense):
     metrics: ClassVar[tuple[str, ...]] = ("loss", "dice", "iou", "pixel_accuracy")
     place: ClassVar[str] = "pixel"
     outputs_in_words: ClassVar[str] = (
-        "a logit of each class for each pixel; more classes than you know of are labels that do not count: segmentation(ignored=255)"
+        "a logit of each class for each pixel; classes that you do not know of are labels that do not count: write ignored=255"
     )
 
     def as_labels(self, y: Tensor) -> Tensor:
@@ -154,9 +152,7 @@ class Segmentation(_Dense):
     def shape_of_labels(self, input_shape: Sequence[int], classes: int | None) -> tuple[int, ...]:
         return tuple(input_shape[-2:])
 
-    def output_shape(
-        self, classes: int | None, label_shape: Sequence[int] = ()
-    ) -> tuple[int, ...]:
+    def output_shape(self, classes: int | None, label_shape: Sequence[int] = ()) -> tuple[int, ...]:
         return (self.classes or 1, *label_shape)
 
     def constant_prediction(
@@ -170,9 +166,7 @@ class Segmentation(_Dense):
             # the predicted class counts whether or not the mask has it
             classes_of_image += has_class | (label == most)
         dice = (2 * share / (1 + share) / classes_of_image).mean().item()
-        return (
-            f"always predicting the class {most} has a mean Dice of {dice:.4f} and a pixel accuracy of {share.mean().item():.4f}"
-        )
+        return f"always predicting the class {most} has a mean Dice of {dice:.4f} and a pixel accuracy of {share.mean().item():.4f}"
 
 
 @dataclass(frozen=True)
@@ -194,9 +188,7 @@ class _ClassesOfTokens(_Dense):
     def shape_of_labels(self, input_shape: Sequence[int], classes: int | None) -> tuple[int, ...]:
         return tuple(input_shape[:1])
 
-    def output_shape(
-        self, classes: int | None, label_shape: Sequence[int] = ()
-    ) -> tuple[int, ...]:
+    def output_shape(self, classes: int | None, label_shape: Sequence[int] = ()) -> tuple[int, ...]:
         return (*label_shape, self.classes or 1)
 
 

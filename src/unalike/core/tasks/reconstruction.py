@@ -32,7 +32,9 @@ class Reconstruction(Task):
 
     def as_labels(self, y: Tensor) -> Tensor:
         if y.dim() < 2:
-            raise ValueError("expected no labels, (x, None), or [N, ...] in the shape of the inputs,")
+            raise ValueError(
+                "expected no labels, (x, None), or [N, ...] in the shape of the inputs,"
+            )
         return y
 
     def labels_of_inputs(self, x: Tensor) -> Tensor | None:
@@ -43,9 +45,7 @@ class Reconstruction(Task):
     def shape_of_labels(self, input_shape: Sequence[int], classes: int | None) -> tuple[int, ...]:
         return tuple(input_shape)
 
-    def output_shape(
-        self, classes: int | None, label_shape: Sequence[int] = ()
-    ) -> tuple[int, ...]:
+    def output_shape(self, classes: int | None, label_shape: Sequence[int] = ()) -> tuple[int, ...]:
         return tuple(label_shape)
 
     def constant_prediction(

@@ -99,11 +99,11 @@ class Task:
     # ---- outputs ----
 
     class_dimension: ClassVar[int | None] = 0
-    """The dimension of a sample's outputs that runs over classes, of which a model may have more than the data; None: there is none."""
+    """The dimension of a sample's outputs that runs over classes, of which a model may have more than the data; None: no such one."""
     outputs_in_words: ClassVar[str] = ""
     """What the outputs for one sample are, where they are not simply one per class, or one number."""
     predicts_arrays: ClassVar[bool] = False
-    """Whether a prediction is an array with the places of its input, such as a mask, a text or an image, and no cells of a table."""
+    """Whether a prediction is an array with the places of its input, such as a mask or a text, and no cells of a table."""
 
     # ---- metrics, compiled loops and advice ----
 
@@ -217,9 +217,7 @@ class Task:
         width = torch.Size(label_shape).numel()
         return None if width == 1 else width
 
-    def output_shape(
-        self, classes: int | None, label_shape: Sequence[int] = ()
-    ) -> tuple[int, ...]:
+    def output_shape(self, classes: int | None, label_shape: Sequence[int] = ()) -> tuple[int, ...]:
         """The shape of the outputs for one sample: one number for each output."""
         return (self.outputs(classes, label_shape) or 1,)
 

@@ -15,8 +15,10 @@ KERAS = {"x_train": "train_x", "y_train": "train_y", "x_test": "test_x", "y_test
 """Names in the archives of Keras -> ours."""
 NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit", "time", "task")
 GROUP_PREFIX = "group_"
-Arrays = tuple[np.ndarray, np.ndarray | None]
-"""Inputs [N, ...] and labels [N, ...] as stored in a file; None where there are none."""
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Inputs [N, ...] and labels [N, ...] as stored in a file."""
+SomeArrays = tuple[np.ndarray, np.ndarray | None]
+"""The same, or inputs without labels."""
 
 
 @formats.register(".npz")
@@ -65,8 +67,8 @@ def read_npy_folder(path: Path) -> Dataset:
 
 def joined(
     name: str,
-    train: Arrays,
-    test: Arrays | None = None,
+    train: SomeArrays,
+    test: SomeArrays | None = None,
     classes: list[str] | None = None,
     groups: Mapping[str, np.ndarray] | None = None,
     unit: str | None = None,
@@ -95,16 +97,14 @@ def joined(
     return Dataset.divided(name, images(x), y, len(train[0]), **details)
 
 
-def _fit_together(train: Arrays, test: Arrays) -> bool:
+def _fit_together(train: SomeArrays, test: SomeArrays) -> bool:
     """Whether training and test arrays can be joined: of one kind and shape, with a label for each input."""
     for a, b in zip(train, test):
         if a is None or b is None:
             continue
         if a.dtype != b.dtype or a.shape[1:] != b.shape[1:]:
             return False
-    return all(
-        y is None or (y.ndim > 0 and x.shape[:1] == y.shape[:1]) for x, y in (train, test)
-    )
+    return all(y is None or (y.ndim > 0 and x.shape[:1] == y.shape[:1]) for x, y in (train, test))
 
 
 def _dataset(path: Path, arrays: Mapping[str, np.ndarray], names: str) -> Dataset:

@@ -202,8 +202,8 @@ class Run:
 
         Returns:
             A row per sample, in the order of the data and with the index of a DataFrame: the kept columns; `prediction`, a class or
-            for regression a number in the unit of the target; and for classes the probability of each, `probability_CLASS`. Of masks,
-            texts and reconstructions, which are no cells of a table, an array [n, ...].
+            for regression a number in the unit of the target; and for classes the probability of each, `probability_CLASS`. Of
+            masks, texts and reconstructions, which are no cells of a table, an array [n, ...].
 
         Raises:
             UnalikeError: columns are missing, samples have another shape, or there is no such model; then the message says why, as
