@@ -493,7 +493,7 @@ def _class_number(metric: str, label: int) -> int:
 
 @registry.register("psnr")
 def psnr(*, data_range: float = 1.0) -> Metric:
-    """Peak signal-to-noise ratio in dB, mean over samples of 10 log10(range^2 / mean squared error) for values that span `data_range`."""
+    """Peak signal-to-noise ratio in dB, 10 log10(range^2 / mean squared error), its mean over samples; values span `data_range`."""
     if not 0 < data_range < math.inf:
         raise UnalikeError(
             f"psnr: found data_range={data_range!r}, expected the largest value minus the smallest, such as 1 or 255"

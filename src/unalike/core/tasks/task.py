@@ -99,7 +99,7 @@ class Task:
     # ---- outputs ----
 
     class_dimension: ClassVar[int | None] = 0
-    """The dimension of a sample's outputs that runs over classes, of which a model may have more than the data; None: no such one."""
+    """The dimension of a sample's outputs that runs over classes, of which a model may have more than the data; None: none has."""
     outputs_in_words: ClassVar[str] = ""
     """What the outputs for one sample are, where they are not simply one per class, or one number."""
     predicts_arrays: ClassVar[bool] = False
