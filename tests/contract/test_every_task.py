@@ -1,8 +1,11 @@
 """What every registered task declares, and that its loss, its predictions and its metrics fit together."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import unalike as ua
 from unalike.core.tasks.registry import find_task, registry, task_for
@@ -33,16 +36,34 @@ def class_count(task):
 def labels_of(task, rows=ROWS):
     """Labels that the task can have: whole numbers, below the number of classes; where they must be, 0 or 1 but for the first."""
     generator = torch.Generator().manual_seed(0)
-    shape = (rows, *(task.label_shape or [4] * task.label_dimensions))
+    shape = (rows, *task.shape_of_labels((4, 4), 4))
     y = torch.randint(class_count(task) or 5, shape, generator=generator).to(task.label_type)
     if task.label_fault(y, class_count(task)):
         y[:, 1:].clamp_(max=1)
     return y
 
 
+def fitted(name):
+    """The task, with what is left to its labels."""
+    task = find_task(name)
+    return task.fitted_to(labels_of(task))
+
+
 def logits_of(task, y):
-    width = task.outputs(class_count(task), y.shape[1:]) or 1
-    return torch.randn(len(y), width, generator=torch.Generator().manual_seed(1))
+    shape = task.output_shape(class_count(task), y.shape[1:])
+    return torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(1))
+
+
+class OneLayer(nn.Module):
+    """One layer for outputs of any shape."""
+
+    def __init__(self, inputs, output_shape):
+        super().__init__()
+        self.head = nn.Linear(inputs, math.prod(output_shape))
+        self.output_shape = output_shape
+
+    def forward(self, x):
+        return self.head(x).unflatten(1, self.output_shape)
 
 
 def scores_of(task, y, logits, owners=None):
@@ -69,7 +90,7 @@ def test_tasks_of_one_name_are_equal_values(name):
 
 @every
 def test_task_takes_its_own_labels(name):
-    task = find_task(name)
+    task = fitted(name)
     y = labels_of(task)
     assert task.label_fault(y, class_count(task)) == ""
     # a task that takes no labels by default is named
@@ -78,7 +99,7 @@ def test_task_takes_its_own_labels(name):
 
 @every
 def test_mean_of_losses_is_the_loss(name):
-    task = find_task(name)
+    task = fitted(name)
     y = labels_of(task)
     logits = logits_of(task, y)
     losses = task.losses(logits, y)
@@ -90,7 +111,7 @@ def test_mean_of_losses_is_the_loss(name):
 
 @every
 def test_batch_loss_leaves_out_padding(name):
-    task = find_task(name)
+    task = fitted(name)
     y = labels_of(task)
     logits = logits_of(task, y)
     weight = (torch.arange(ROWS) < 25).float()
@@ -104,7 +125,7 @@ def test_batch_loss_leaves_out_padding(name):
 
 @every
 def test_predictions_have_the_shape_of_labels(name):
-    task = find_task(name)
+    task = fitted(name)
     y = labels_of(task)
     logits = logits_of(task, y)
     label, predicted = task.scored(logits, y)
@@ -120,7 +141,7 @@ def test_predictions_have_the_shape_of_labels(name):
 
 @every
 def test_kept_logits_have_one_row_a_sample(name):
-    task = find_task(name)
+    task = fitted(name)
     logits = logits_of(task, labels_of(task))
     assert len(task.scored_logits(logits, wanted=False)) == ROWS
     assert task.scored_logits(logits, wanted=True).numel() == logits.numel()
@@ -128,7 +149,7 @@ def test_kept_logits_have_one_row_a_sample(name):
 
 @every
 def test_no_sample_has_no_loss_and_no_prediction(name):
-    task = find_task(name)
+    task = fitted(name)
     y = labels_of(task)
     scores = scores_of(task, y[:0], logits_of(task, y)[:0])
     assert len(scores.loss) == len(scores.predicted) == len(scores.logits) == 0
@@ -136,7 +157,7 @@ def test_no_sample_has_no_loss_and_no_prediction(name):
 
 @every
 def test_metrics_that_a_task_names_exist_and_are_measured(name):
-    task = find_task(name)
+    task = fitted(name)
     y = labels_of(task)
     scores = scores_of(task, y, logits_of(task, y))
     assert all(metric_named(metric).fits(task) for metric in task.metrics)
@@ -147,7 +168,7 @@ def test_metrics_that_a_task_names_exist_and_are_measured(name):
 
 @every
 def test_sums_of_clients_give_the_metrics_of_all_samples(name):
-    task = find_task(name)
+    task = fitted(name)
     y = labels_of(task)
     owners = np.arange(ROWS) % 3
     scores = scores_of(task, y, logits_of(task, y), owners)
@@ -167,7 +188,7 @@ def test_sums_of_clients_give_the_metrics_of_all_samples(name):
 
 @every
 def test_constant_prediction_is_a_sentence(name):
-    task = find_task(name)
+    task = fitted(name)
     y = labels_of(task)
     text = task.constant_prediction(y[:20], y[20:], class_names(task))
     assert text == "" or text.startswith("always predicting ")
@@ -175,7 +196,7 @@ def test_constant_prediction_is_a_sentence(name):
 
 @every
 def test_training_is_alike_in_loop_and_batched(name):
-    task = find_task(name)
+    task = fitted(name)
     x = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(2))
     y = labels_of(task)
     # clients of unlike sizes, so that a batch of stacked clients has padding
@@ -185,10 +206,13 @@ def test_training_is_alike_in_loop_and_batched(name):
         clients.append(ua.ClientData(train=(some, labels), test=(some[:5], labels[:5])))
     population = ua.Population.of(clients, class_names(task), task)
     work = ua.Work(batch_size=4, lr=0.05)
+    model = "linear"
+    if task.predicts_arrays:
+        model = OneLayer(3, task.output_shape(None, y.shape[1:]))
     runs = []
     for executor in ("loop", "batched"):
         runs.append(
-            ua.run("fedavg", population, model="linear", rounds=2, work=work, executor=executor)
+            ua.run("fedavg", population, model=model, rounds=2, work=work, executor=executor)
         )
     loop, batched = runs
     for parameter, value in loop.params.items():

@@ -81,9 +81,9 @@ def test_labels_that_no_task_takes_raise(monkeypatch):
 
 def test_unknown_task_names_those_that_are_known():
     with pytest.raises(
-        UnalikeError, match=r"unknown task 'segments'.*known: amounts, binary, classif"
+        UnalikeError, match=r"unknown task 'ranking'.*known: amounts, binary, classif"
     ):
-        find_task("segments")
+        find_task("ranking")
 
 
 def test_traits_say_which_tasks_something_is_defined_for():

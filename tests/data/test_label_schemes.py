@@ -322,7 +322,7 @@ def test_partition_labels_with_invalid_labels_or_seed_raises():
         partition_labels("iid", [], 2)
     with pytest.raises(UnalikeError, match="seed=-1"):
         partition_labels("iid", [0, 1], 2, seed=-1)
-    with pytest.raises(UnalikeError, match="regression labels"):
+    with pytest.raises(UnalikeError, match="labels that are no classes: give groups"):
         partition_labels("dirichlet(alpha=1)", np.linspace(0, 1, 50), 2)
 
 

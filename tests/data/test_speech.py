@@ -97,3 +97,9 @@ def test_shakespeare_reads_a_list_of_roles_where_there_is_no_table(tmp_path):
     data = ua.load("shakespeare(length=9)", tmp_path)
     assert set(data.groups["speaker"]) == {"As You Like It: Jaques"}
     assert spoken(data, [0]) == [LINES[0][1][:9]]
+
+    # with a label at each character the window and its labels are one text, shifted
+    at_each = ua.load("shakespeare(length=9, every=True)", tmp_path)
+    x, y = at_each.train
+    assert at_each.task.spec == "next_token(classes=80)" and y.shape == x.shape
+    assert (y[:, :-1] + 2).equal(x[:, 1:]) and y[:, -1].equal(data.train[1])

@@ -1,6 +1,7 @@
-"""A federation whose labels are several numbers trains as a simulation does."""
+"""A federation whose labels are several numbers, masks or texts trains as a simulation does."""
 
 import numpy as np
+import pytest
 import torch
 from small_federation import SmallFederation
 
@@ -24,23 +25,67 @@ def clients_with_event_times():
     return clients
 
 
-def test_event_times_train_at_sites_as_in_a_simulation(tmp_path):
-    clients = clients_with_event_times()
-    schema = Schema(shape=(3,), task=TASK, label_shape=(2,))
+def clients_with_masks():
+    rng = np.random.default_rng(0)
+    clients = []
+    for number in range(2):
+        x = rng.normal(size=(15, 1, 6, 6)).astype(np.float32)
+        # the mask of one site lacks a class, and the number of classes comes from the task
+        y = (x[:, 0] > 0).astype(np.int64) + (number == 1) * (x[:, 0] > 1)
+        y[:, 0] = 255
+        clients.append(
+            ua.ClientData(train=(x[:10], y[:10]), test=(x[10:], y[10:]), name=f"site{number}")
+        )
+    return clients
+
+
+def clients_with_texts():
+    tokens = np.random.default_rng(0).integers(0, 6, (2, 20, 5))
+    return [
+        ua.ClientData(train=(some[:14], None), test=(some[14:], None), name=f"site{number}")
+        for number, some in enumerate(tokens)
+    ]
+
+
+TIMES = Schema(shape=(3,), task=TASK, label_shape=(2,))
+MASKS = Schema(shape=(1, 6, 6), task="segmentation(classes=3, ignored=255)", label_shape=(6, 6))
+TEXTS = Schema(shape=(5,), task="next_token(classes=6)", tokens=True, label_shape=(5,))
+CHAR_LSTM = "char_lstm(vocabulary=6, embedding=4, hidden=6, layers=1, every=True)"
+
+
+@pytest.mark.parametrize(
+    ("clients", "schema", "model"),
+    [
+        (clients_with_event_times(), TIMES, "linear"),
+        (clients_with_masks(), MASKS, "unet(width=4, depth=1)"),
+        (clients_with_texts(), TEXTS, CHAR_LSTM),
+    ],
+    ids=["event times", "masks", "texts"],
+)
+def test_labels_of_any_shape_train_at_sites_as_in_a_simulation(tmp_path, clients, schema, model):
     fed = SmallFederation(
-        tmp_path, clients, data=schema, model="linear", work=ua.Work(batch_size=5, lr=0.1)
+        tmp_path, clients, data=schema, model=model, work=ua.Work(batch_size=5, lr=0.1)
     )
     run = fed.run()
-    assert run.config["data"]["task"] == TASK
+    assert run.config["data"]["task"] == schema.task
     simulated = ua.run(
         "fedavg",
-        ua.Population.of(clients, task=TASK),
-        model="linear",
+        ua.Population.of(clients, task=schema.task),
+        model=model,
         rounds=2,
         work=ua.Work(batch_size=5, lr=0.1),
         executor="loop",
     )
     for name, value in simulated.params.items():
         torch.testing.assert_close(run.params[name], value, rtol=0, atol=0)
-    losses = run.history.rounds["loss"]
-    np.testing.assert_allclose(losses, simulated.history.rounds["loss"], rtol=1e-6)
+    # what masks and texts are scored by is known of all sites' samples together
+    names = ["loss"] if schema is TIMES else simulated.run_config.population.task.metrics
+    for name in names:
+        np.testing.assert_allclose(
+            run.history.rounds[name], simulated.history.rounds[name], rtol=1e-6
+        )
+
+
+def test_task_of_a_federation_says_how_many_classes_there_are():
+    with pytest.raises(ua.UnalikeError, match=r"in the task: segmentation\(classes=3\)"):
+        Schema(shape=(1, 6, 6), task="segmentation", label_shape=(6, 6))

@@ -197,7 +197,7 @@ def test_published_model_has_published_parameters(spec, shape, classes, by_layer
     assert size(model(spec, shape, classes)) == by_layers == published
 
 
-@pytest.mark.parametrize("name", sorted(set(registry) - {"textcnn", "char_lstm"}))
+@pytest.mark.parametrize("name", sorted(set(registry) - {"textcnn", "char_lstm", "unet"}))
 def test_published_model_maps_two_images_to_logits(name):
     torch.manual_seed(0)
     shape, context = (3, 32, 32), {}

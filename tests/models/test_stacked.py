@@ -5,6 +5,7 @@ import torch
 from torch.func import grad, vmap
 
 from unalike.core.model import Model
+from unalike.core.tasks.dense import Segmentation
 from unalike.core.tasks.registry import task_for
 from unalike.models.densenet import DenseNet
 from unalike.models.registry import model, registry
@@ -25,6 +26,7 @@ SMALL = {
     "vgg11": "vgg",
     "mobilenet_v2": "mobilenet_v2(width=0.1, norm='group')",
     "char_lstm": None,
+    "unet": "unet(width=4, depth=1)",
     "conditional_linear": "conditional_linear(statistic=5)",
     "conditional_ensemble": "conditional_ensemble(statistic=5)",
     "conditional_mlp": "conditional_mlp(statistic=5)",
@@ -62,6 +64,9 @@ def test_vmap_gradients_equal_gradients_of_each_client(spec):
     net = Model(build(spec).double())
     y = torch.tensor([[0, 1, 2], [3, 3, 1]])
     task = task_for(y)
+    if spec.startswith("unet"):
+        task = Segmentation(classes=4)
+        y = y[..., None, None].expand(2, 3, *IMAGES[1:])
     params = {n: torch.stack([p, p + 0.01 * torch.rand_like(p)]) for n, p in net.params.items()}
     buffers = {n: torch.stack([b, b]) for n, b in net.buffers.items()}
 

@@ -211,7 +211,8 @@ SMALLER = {"densenet121": partial(DenseNet, blocks=(2, 1), growth=4)}
 
 @pytest.mark.slow
 def test_every_model_of_the_catalogue_predicts_from_its_exported_folder(tmp_path):
-    assert SHAPES.keys() == set(registry) - DEEPER.keys()
+    # masks are no rows of a table: test_dense_runs.py
+    assert SHAPES.keys() == set(registry) - DEEPER.keys() - {"unet"}
     made = {model: exported(model, tmp_path / model) for model in SHAPES}
     tables = predicted_by_each(
         [(folder / "model", folder / "samples.json") for folder, *_ in made.values()]

@@ -1,13 +1,21 @@
 """`unalike predict`: predict new samples with the model of a finished run."""
 
+from __future__ import annotations
+
+import io
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unalike._utils.errors import UnalikeError
 from unalike.cli.flags import Client, Recalibrated, data_dir, path, uses_flags, values_of
 from unalike.core.options import TableOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from unalike.core.tasks.task import Task
 
 NAME = "predict"
 
@@ -42,8 +50,14 @@ def command(
     ] = None,
     recalibration: Recalibrated = None,
     out: Annotated[
-        Path, typer.Option(help="New CSV file to write, or .tsv.", parser=path, metavar="PATH")
-    ] = Path("predictions.csv"),
+        Path | None,
+        typer.Option(
+            help="New CSV file to write, or .tsv; of masks and texts .npz. predictions.csv or predictions.npz unless given.",
+            parser=path,
+            metavar="PATH",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Predict every sample of a data set with a run's shared model, or with the model of one of its clients.
 
@@ -59,6 +73,8 @@ def command(
     unalike predict runs/ward --data new_patients.csv --threshold 0.3
     unalike predict runs/ditto --data new_patients.csv --client north
     """
+    import pandas as pd
+
     from unalike._utils.tensor_files import write_bytes
     from unalike.cli.finished_run import (
         load_model,
@@ -69,21 +85,47 @@ def command(
     )
     from unalike.core.tasks.registry import find_task
 
-    if out.exists():
-        raise UnalikeError(
-            f"{out} exists, and predictions are written over nothing; remove it, or give another --out"
-        )
     folder = model_folder(folder)
     predict, config = load_model(folder, client)
     classes = config["data"].get("classes")
     task = find_task(config["data"]["task"]).of(classes)
     if recalibration is not None:
         predict = recalibrated(predict, recalibration, task, config, client)
+    out = _new_file(out, task)
     new_samples = samples(data, data_dir, folder, config, keep, columns)
-    table = new_samples.predictions(predict, task, classes, threshold)
-    separator = "\t" if out.suffix == ".tsv" else ","
-    write_bytes(out, table.to_csv(sep=separator).encode())
+    predicted = new_samples.predictions(predict, task, classes, threshold)
+    if isinstance(predicted, pd.DataFrame):
+        separator = "\t" if out.suffix == ".tsv" else ","
+        content = predicted.to_csv(sep=separator).encode()
+    else:
+        content = _archive(predicted)
+    write_bytes(out, content)
     note_shared_model(config, client)
     owner = client or config.get("site")
     whose = "the shared model" if owner is None else f"the model of {owner}"
-    print(f"{len(table)} predictions of {whose}: {out.resolve()}")
+    print(f"{len(predicted)} predictions of {whose}: {out.resolve()}")
+
+
+def _new_file(out: Path | None, task: Task) -> Path:
+    """The file to write. Raises `UnalikeError` for one that exists, or that cannot hold predictions of the task."""
+    if out is None:
+        out = Path("predictions.npz" if task.predicts_arrays else "predictions.csv")
+    if out.exists():
+        raise UnalikeError(
+            f"{out} exists, and predictions are written over nothing; remove it, or give another --out"
+        )
+    if task.predicts_arrays != (out.suffix == ".npz"):
+        expected = ".npz: each is an array" if task.predicts_arrays else ".csv or .tsv"
+        raise UnalikeError(
+            f"--out {out} cannot hold predictions of a task of {task.name}; expected a file {expected}"
+        )
+    return out
+
+
+def _archive(predicted: np.ndarray) -> bytes:
+    """A NumPy archive with the array `prediction` [n, ...]."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.savez_compressed(file, prediction=predicted)
+    return file.getvalue()

@@ -26,6 +26,8 @@ Pair = tuple[Tensor, Tensor]
 """Inputs [N, ...] and labels [N], or [N, ...] of tasks whose labels have more dimensions."""
 Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
 """Inputs and labels that `pair` converts to a `Pair`."""
+Samples = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike | None]
+"""The same, or inputs alone, (x, None), for tasks that make labels of them."""
 
 
 def pair(data: Any, where: str, task: Task | None = None) -> Pair:
@@ -34,19 +36,23 @@ def pair(data: Any, where: str, task: Task | None = None) -> Pair:
     Raises `UnalikeError` for anything that is not a pair, for unequal lengths, and as `inputs` and `labels` do.
     """
     x, y = pair_for_any_task(data, where)
-    return x, labels(y, where, task)
+    return x, labels_of((x, y), where, task)
 
 
 def pair_for_any_task(data: Any, where: str) -> Pair:
-    """`pair` with labels of any shape, whose task is not known yet."""
+    """`pair` with labels of any shape, whose task is not known yet; they are NaN where they are given as None."""
     arrays = samples_of(data, where) or data
     if not isinstance(arrays, Sequence) or len(arrays) != 2:
         raise UnalikeError(
             f"{where}: found {type(arrays).__name__}, expected (x, y), inputs [N, ...] and labels "
             "[N], or a torch data set of them"
         )
+    if arrays[1] is None:
+        return unlabelled(arrays[0], where)
     x = inputs(arrays[0], where)
-    y = _label_numbers(arrays[1], where)
+    y = _tensor(arrays[1], f"{where}: y")
+    if not is_unlabelled(y):
+        y = _label_numbers(y, where)
     if len(x) != len(y):
         raise UnalikeError(
             f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input"
@@ -107,6 +113,42 @@ def labels(values: Any, where: str, task: Task | None = None) -> Tensor:
     if y.dim() == 2 and y.shape[1] == 1:
         y = y[:, 0]
     return _of_shape(y, task_for(y), where)
+
+
+def labels_of(samples: Pair, where: str, task: Task | None = None) -> Tensor:
+    """The labels of samples, as `labels` converts them for a task; of samples without any, those that the task makes of the inputs.
+
+    Raises `UnalikeError` where there are no labels and the task needs some.
+    """
+    x, y = samples
+    if not is_unlabelled(y):
+        return labels(y, where, task)
+    made = labels_of_inputs(x, where, task)
+    if made is None and not len(y):
+        return labels(y, where, task)
+    if made is None:
+        without = [
+            task.name
+            for task in all_tasks()
+            if type(task).labels_of_inputs is not Task.labels_of_inputs
+        ]
+        raise UnalikeError(
+            f"{where}: found no labels, expected (x, y); only the tasks {' and '.join(without)} need none: name one, as in "
+            f"task={without[0]!r}"
+        )
+    return made
+
+
+def labels_of_inputs(x: Tensor, where: str, task: Task | None) -> Tensor | None:
+    """The labels that a task makes of inputs; None if it needs labels, or is not known."""
+    if task is None:
+        return None
+    try:
+        return task.labels_of_inputs(x)
+    except ValueError as error:
+        raise UnalikeError(
+            f"{where}: found {type_name(x.dtype)} inputs of shape {list(x.shape)} without labels, {error} (task {task.name})"
+        ) from None
 
 
 def _label_numbers(values: Any, where: str) -> Tensor:
@@ -180,6 +222,11 @@ def note_truths(y: Tensor, where: str) -> None:
             f"{where}: the labels are {content}, read as amounts (regression) as they "
             "are floats; for classes write y.astype('int64'), of a tensor y.long()",
         )
+
+
+def is_unlabelled(y: Tensor) -> bool:
+    """Whether labels are those of `unlabelled`: none is known."""
+    return y.dim() == 1 and y.is_floating_point() and bool(y.isnan().all())
 
 
 def unlabelled(values: Any, where: str) -> Pair:

@@ -9,7 +9,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import array_checks
-from unalike.data.array_checks import Arrays, Pair
+from unalike.data.array_checks import Pair, Samples
 
 SPLITS = ("train", "test", "val")
 """The names of a client's sets of samples, in the order in which files, hashes and populations hold them."""
@@ -25,7 +25,7 @@ class ClientData:
     <ClientData north: train 2 samples>
 
     Args:
-        train: The training samples (x, y).
+        train: The training samples (x, y), or (x, None) for tasks that make labels of the inputs.
         test: The test samples (x, y).
         val: The validation samples (x, y).
         name: The client's name; without one a population numbers its clients.
@@ -48,9 +48,9 @@ class ClientData:
 
         def __init__(
             self,
-            train: Arrays,
-            test: Arrays | None = None,
-            val: Arrays | None = None,
+            train: Samples,
+            test: Samples | None = None,
+            val: Samples | None = None,
             name: str | None = None,
         ) -> None: ...
 

@@ -19,7 +19,7 @@ from unalike.core.tasks.classification import TRUTHS
 from unalike.core.tasks.registry import find_task, task_for
 from unalike.core.tasks.task import Task
 from unalike.data import array_checks
-from unalike.data.array_checks import Arrays, Pair
+from unalike.data.array_checks import Pair, Samples
 from unalike.data.fingerprint import digest
 from unalike.data.table_encoding import Encoding
 
@@ -34,7 +34,8 @@ class Dataset:
     Args:
         name: The name of the data set.
         train: The training samples (x, y). Arrays of other widths are converted. With (x, None) the labels are not known: the
-            samples can be predicted, and nothing else.
+            samples can be predicted, and nothing else, unless the task makes labels of the inputs (`next_token`,
+            `reconstruction`).
         test: The test samples (x, y).
         classes: The names of the classes; None names them "0", "1", ..., and stays None for regression.
         groups: The origin of each sample, such as {"domain": [N]}: integers or texts, for the training samples and then
@@ -52,7 +53,7 @@ class Dataset:
     Shapes:
         x: float32 images [N, C, H, W] in 0..1 or rows [N, D], or int64 tokens [N, T].
         y: [N], int64 for classes 0..C-1, bool for binary labels, float32 for regression; NaN for unknown labels. [N, ...] of tasks
-            with several numbers a label, such as [time, event].
+            with several numbers a label, such as [time, event], or a mask [H, W].
         time: [N], finite numbers.
 
     Raises:
@@ -80,8 +81,8 @@ class Dataset:
         def __init__(
             self,
             name: str,
-            train: Arrays | tuple[Tensor, None],
-            test: Arrays | None = None,
+            train: Samples,
+            test: Samples | None = None,
             classes: list[str] | None = None,
             groups: Mapping[str, np.ndarray] = ...,
             encoding: Encoding | None = None,
@@ -121,7 +122,9 @@ class Dataset:
         where = f"{self.name}, train"
         named = find_task(self.task) if isinstance(self.task, str) else self.task
         if isinstance(self.train, Sequence) and self.train[-1] is None:
-            train = array_checks.unlabelled(self.train[0], where)
+            x, unknown = array_checks.unlabelled(self.train[0], where)
+            made = array_checks.labels_of_inputs(x, where, named)
+            train = (x, unknown if made is None else made)
         else:
             train = array_checks.pair(self.train, where, named)
         test = None
@@ -137,7 +140,7 @@ class Dataset:
         if self.encoding is None and named is None:  # of a table its reader has asked
             array_checks.note_truths(whole[1], self.name)
 
-        task = named or task_for(whole[1])
+        task = (named or task_for(whole[1])).fitted_to(whole[1])
         classes = array_checks.class_names(task, whole[1], self.classes)
         array_checks.check_labels(task, train[1], classes, f"{self.name}, train")
         if test is not None:
@@ -183,6 +186,8 @@ class Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         named = find_task(task) if isinstance(task, str) else task
         x, y = array_checks.pair((x, y), name, named)
+        if named is not None:
+            named = named.fitted_to(y)
         return cls(
             name=name,
             train=(x[:train], y[:train]),

@@ -47,6 +47,18 @@ def stacked(samples: Sequence[Any], where: str) -> np.ndarray:
     return images(np.stack(arrays))
 
 
+def stacked_labels(labels: Sequence[Any], where: str) -> np.ndarray:
+    """Stack labels of one shape: numbers, masks, or rows of numbers. Raises `UnalikeError` for unlike shapes."""
+    arrays = [np.asarray(label) for label in labels]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        raise UnalikeError(
+            f"{where} holds labels of shapes {sorted(shapes)[:5]}, expected one: fill them up with a label that the task ignores, "
+            "as in task='token_classification(ignored=-100)'"
+        )
+    return np.stack(arrays) if arrays else np.zeros(0)
+
+
 def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
     """The inputs and labels of a torch data set, or those that a loader gives, in the order of the data set; None for others.
 
@@ -89,8 +101,7 @@ def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
                 "pairs (x, y)"
             )
     x = stacked([sample[0] for sample in samples], where)
-    y = np.asarray([np.asarray(sample[1]) for sample in samples])
-    return x, y
+    return x, stacked_labels([sample[1] for sample in samples], where)
 
 
 def _stream(data: Any, where: str) -> list[Any]:

@@ -181,8 +181,12 @@ class Population(Sequence[ClientData]):
     @property
     def outputs(self) -> int | None:
         """The argument `classes` of `ua.model`: the number of classes; None (one output) for binary and regression."""
-        classes = None if self.classes is None else len(self.classes)
-        return self.task.outputs(classes, self.y.shape[1:])
+        return self.task.outputs(self.class_count, self.y.shape[1:])
+
+    @property
+    def class_count(self) -> int | None:
+        """The number of classes; None where a label is no class."""
+        return None if self.classes is None else len(self.classes)
 
     @property
     def task_to_name(self) -> str | None:
@@ -277,10 +281,10 @@ class Population(Sequence[ClientData]):
         return len(self.y) > 1 or len(self.train.values) + len(self.test.values) < 2
 
     def label_counts(self) -> np.ndarray:
-        """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` for regression."""
+        """Count training samples per client and class, int64 [K, C]. Raises `UnalikeError` where a label is no class."""
         if self.classes is None:
             raise UnalikeError(
-                "label_counts needs classes, found regression labels; use `sizes` instead"
+                f"label_counts needs classes, found labels of {self.task.name}; use `sizes` instead"
             )
         return label_counts(self.y, self.classes, self.train)
 

@@ -54,8 +54,9 @@ def join_clients(
         task = find_task(task)
     elif task is None:
         task = task_for(first_labels)
-    labels = {owner: array_checks.labels(pair[1], owner, task) for owner, pair in blocks.items()}
+    labels = {owner: array_checks.labels_of(pair, owner, task) for owner, pair in blocks.items()}
     y = torch.cat([*labels.values()])
+    task = task.fitted_to(y)
     if task == task_for(y):  # as anyone would read them
         array_checks.note_truths(y, "the clients")
     classes = array_checks.class_names(task, y, classes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.tasks.task import CLASSES, SQUARED_ERROR, Task
+from unalike.core.tasks.task import CLASSES, SQUARED_ERROR, FormulaOfLoss, Task
 from unalike.metrics.metrics import (
     Metrics,
     RunMetrics,
@@ -235,6 +236,11 @@ def _r2(sums: MetricSums) -> float:
     return float(r2)
 
 
+def _of_mean_loss(formula: FormulaOfLoss, sums: MetricSums) -> float:
+    with np.errstate(over="ignore"):
+        return float(formula(np.asarray(sums.mean_loss)))
+
+
 FormulaOfSums = Callable[[MetricSums], float]
 
 METRICS_OF_LOSSES: dict[str, FormulaOfSums] = {"loss": lambda sums: sums.mean_loss}
@@ -257,6 +263,10 @@ def formulas_of_sums(task: Task) -> dict[str, FormulaOfSums]:
         formulas |= METRICS_OF_COUNTS
     if task.offers(SQUARED_ERROR):
         formulas |= METRICS_OF_SQUARED_ERRORS
+    for name in task.metrics:
+        of_loss = task.formula_of_loss(name)
+        if of_loss is not None:
+            formulas[name] = partial(_of_mean_loss, of_loss)
     return {name: formulas[name] for name in task.metrics if name in formulas}
 
 

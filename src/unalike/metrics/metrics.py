@@ -286,12 +286,15 @@ def per_client(
     grouped = Grouped(scores.of(np.argsort(scores.client, kind="stable")), clients)
     metrics = run_metrics(task, chosen)
     columns = {}
-    # a client without samples divides by zero
-    with np.errstate(invalid="ignore", divide="ignore"):
+    # a client without samples divides by zero; the exponential of a large loss is infinite
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         for name, metric in metrics.items():
             # the formulas of tasks take the last class as the positive one
             is_of_task = name in task.metrics and metric.positive is None
-            if is_of_task and name in FORMULAS:
+            of_loss = task.formula_of_loss(name)
+            if of_loss is not None:
+                values = of_loss(loss(grouped))
+            elif is_of_task and name in FORMULAS:
                 values = FORMULAS[name](grouped)
             else:
                 values = grouped.one_by_one(name, task.formula(name) or metric)

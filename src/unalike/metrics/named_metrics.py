@@ -27,11 +27,14 @@ from unalike.core.tasks.task import (
     EVENT_TIMES,
     EXPECTED_COUNTS,
     NUMBERS,
+    PIXEL_CLASSES,
+    SAME_SHAPE,
     SEVERAL_LABELS,
+    TOKEN_CLASSES,
     Formula,
     Task,
 )
-from unalike.metrics import areas
+from unalike.metrics import areas, overlaps
 from unalike.metrics.areas import TieGroups
 
 if TYPE_CHECKING:
@@ -456,6 +459,58 @@ def average_precision(*, positive: str | None = None) -> Metric:
     return replace(KNOWN["average_precision"], positive=positive, two_classes=positive is not None)
 
 
+@registry.register("class_dice")
+def class_dice(*, label: int = 1) -> Metric:
+    """Dice of one class: its mean over the images that have the class in their mask or prediction."""
+    return replace(
+        KNOWN["dice"],
+        name=f"class_dice_{label}",
+        title=f"Dice of class {label}",
+        word=f"Dice of class {label}",
+        formula=partial(overlaps.dice_of, _class_number("class_dice", label)),
+        is_mean=False,
+    )
+
+
+@registry.register("class_iou")
+def class_iou(*, label: int = 1) -> Metric:
+    """Intersection over union of one class: its mean over the images that have the class in their mask or prediction."""
+    return replace(
+        KNOWN["iou"],
+        name=f"class_iou_{label}",
+        title=f"IoU of class {label}",
+        word=f"IoU of class {label}",
+        formula=partial(overlaps.iou_of, _class_number("class_iou", label)),
+        is_mean=False,
+    )
+
+
+def _class_number(metric: str, label: int) -> int:
+    if label < 0:
+        raise UnalikeError(f"{metric}: found label={label}, expected the number of a class, from 0")
+    return label
+
+
+@registry.register("psnr")
+def psnr(*, data_range: float = 1.0) -> Metric:
+    """Peak signal-to-noise ratio in dB, 10 log10(range^2 / mean squared error), its mean over samples; values span `data_range`."""
+    if not 0 < data_range < math.inf:
+        raise UnalikeError(
+            f"psnr: found data_range={data_range!r}, expected the largest value minus the smallest, such as 1 or 255"
+        )
+    return Metric(
+        name="psnr",
+        sign=+1,
+        title="PSNR (dB)",
+        word="PSNR",
+        needs_of_task=SAME_SHAPE,
+        formula=partial(overlaps.signal_to_noise, data_range),
+        low=-math.inf,
+        high=math.inf,
+        is_mean=True,
+    )
+
+
 SUMMARIES = {
     "accuracy": "Share of correct predictions.",
     "balanced_accuracy": "Mean recall over the classes.",
@@ -474,6 +529,11 @@ SUMMARIES = {
     "label_f1": "Mean F1 score over the labels that occur (f1_macro of several labels in scikit-learn).",
     "label_roc_auc": "Mean area under the ROC curve over the labels that have both values.",
     "c_index": "Concordance of risks and times to an event: share of comparable pairs in the right order (Harrell).",
+    "dice": "Dice coefficient of masks: mean over the classes of an image, then over images.",
+    "iou": "Intersection over union of masks (Jaccard): mean over the classes of an image, then over images.",
+    "pixel_accuracy": "Share of the pixels of an image that are predicted correctly, mean over images.",
+    "token_accuracy": "Share of the tokens of a text that are predicted correctly, mean over texts.",
+    "perplexity": "exp of the mean loss of a language model.",
     "integrated_brier": "Mean Brier score over time, weighted for censoring; of tasks that give probabilities at times.",
 }
 ATTACK_SUCCESS = Metric(
@@ -569,6 +629,47 @@ KNOWN = {
             EVENT_TIMES,
             high=np.inf,
         ),
+        Metric(
+            "dice",
+            +1,
+            "Dice",
+            "mean Dice",
+            PIXEL_CLASSES,
+            overlaps.mean_dice,
+            percent=True,
+            is_mean=True,
+        ),
+        Metric(
+            "iou",
+            +1,
+            "IoU",
+            "mean IoU",
+            PIXEL_CLASSES,
+            overlaps.mean_iou,
+            percent=True,
+            is_mean=True,
+        ),
+        Metric(
+            "pixel_accuracy",
+            +1,
+            "Pixel accuracy",
+            "pixel accuracy",
+            PIXEL_CLASSES,
+            overlaps.share_of_right_places,
+            percent=True,
+            is_mean=True,
+        ),
+        Metric(
+            "token_accuracy",
+            +1,
+            "Token accuracy",
+            "token accuracy",
+            TOKEN_CLASSES,
+            overlaps.share_of_right_places,
+            percent=True,
+            is_mean=True,
+        ),
+        Metric("perplexity", -1, "Perplexity", "perplexity", TOKEN_CLASSES, low=1.0, high=np.inf),
         Metric("loss", -1, "Loss", "loss", needs_of_task="", high=np.inf),
     )
 }

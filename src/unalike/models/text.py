@@ -15,7 +15,8 @@ class CharLSTM(nn.Module):
 
     819,920 parameters for 80 characters in and out; the default vocabulary has padding and the unknown character besides
     (819,936). torch's LSTM has two biases a gate where others have one, 2,048 parameters more. The sample is a window of the
-    text and the label the character that follows it, as in LEAF (McMahan et al. predict at every position).
+    text and the label the character that follows it, as in LEAF. With `every` the head is on every position, as McMahan et al.
+    predict: outputs [B, length, C] for the task `next_token`.
 
     Source: McMahan et al. 2017, section 3; Caldas et al. 2018 (LEAF).
     Input: int64 [B, length].
@@ -30,9 +31,11 @@ class CharLSTM(nn.Module):
         embedding: int = 8,
         hidden: int = 256,
         layers: int = 2,
+        every: bool = False,
     ):
         super().__init__()
         check.tokens("char_lstm", input_shape)
+        self.every = every
         sizes = (vocabulary, embedding, hidden, layers)
         check.widths("char_lstm", "vocabulary, embedding, hidden and layers", sizes)
         self.characters = nn.Embedding(vocabulary, embedding)
@@ -41,7 +44,7 @@ class CharLSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         positions, _ = self.lstm(self.characters(x))
-        return self.head(positions[:, -1])
+        return self.head(positions if self.every else positions[:, -1])
 
 
 @registry.register("textcnn")

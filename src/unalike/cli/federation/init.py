@@ -356,14 +356,15 @@ def _typed_schema(shape: str | None, classes: str | None, task: str | None, toke
         class_names = int(classes) if classes.isdecimal() else tuple(classes.split(","))
     # a task whose labels have as many numbers as there are labels, which are its classes here
     named = ASSUMED_TASK if task is None else find_task(task)
-    label_shape = named.label_shape
-    if label_shape is None and named.label_dimensions:
-        label_shape = (class_names or 1,)
+    count = class_names if class_names is None or isinstance(class_names, int) else len(class_names)
+    named = named.with_classes(count)
+    label_shape = named.shape_of_labels(sizes, count)
+    if label_shape and named.label_shape is None:
         class_names = None
     return Schema(
         shape=sizes,
         classes=class_names,
         task=named.spec,
         tokens=tokens,
-        label_shape=label_shape or (),
+        label_shape=label_shape,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -16,6 +17,8 @@ from unalike.core.types import Batch
 
 Formula = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 """Labels [n, ...], predictions [n, ...] and logits ([n] for one output, else [n, C]) -> a metric."""
+FormulaOfLoss = Callable[[np.ndarray], np.ndarray]
+"""Mean losses [...] -> a metric of the same samples, [...]."""
 
 CLASSES = "classes"
 """Trait: each label is one of several classes."""
@@ -33,6 +36,12 @@ SEVERAL_LABELS = "several labels"
 """Trait: each label is several truths, and the model has a logit for each."""
 EVENT_TIMES = "event times"
 """Trait: each label is a time and whether an event ended it, and the prediction a risk."""
+PIXEL_CLASSES = "pixel classes"
+"""Trait: each label is a class for each pixel of an image, and so is the prediction."""
+TOKEN_CLASSES = "token classes"
+"""Trait: each label is a class for each token of a text, and so is the prediction."""
+SAME_SHAPE = "same shape"
+"""Trait: the outputs have the shape of the label, and the loss of a sample is its mean squared error."""
 RELATIVE_OUTPUTS = "relative outputs"
 """Trait: outputs count in comparison with each other alone, so that a number added to all of a client changes nothing."""
 SEPARATE_LOSSES = "separate losses"
@@ -45,6 +54,9 @@ IN_WORDS = {
     EXPECTED_COUNTS: "counts",
     SEVERAL_LABELS: "several true/false labels a sample",
     EVENT_TIMES: "times to an event",
+    PIXEL_CLASSES: "a class for each pixel",
+    TOKEN_CLASSES: "a class for each token",
+    SAME_SHAPE: "outputs in the shape of the label",
     SEPARATE_LOSSES: "a loss of each sample by itself",
 }
 """Trait -> what a user has to give, where that is no task's name."""
@@ -66,8 +78,8 @@ class Task:
 
     label_type: ClassVar[torch.dtype]
     """Type of the labels: int64, bool or float32."""
-    label_dimensions: ClassVar[int] = 0
-    """Dimensions of the label of one sample: 0 for labels [N]."""
+    label_dimensions: ClassVar[int | None] = 0
+    """Dimensions of the label of one sample: 0 for labels [N]; None for those of its input."""
     label_shape: ClassVar[tuple[int, ...] | None] = None
     """Shape of the label of one sample, where it is the same for all data, such as (2,) of a time and an event."""
     labels_in_words: ClassVar[str]
@@ -83,6 +95,15 @@ class Task:
     """
     class_names: ClassVar[tuple[str, ...]] = ()
     """The names of the classes, of a task that has the same ones for all data."""
+
+    # ---- outputs ----
+
+    class_dimension: ClassVar[int | None] = 0
+    """The dimension of a sample's outputs that runs over classes, of which a model may have more than the data; None: none has."""
+    outputs_in_words: ClassVar[str] = ""
+    """What the outputs for one sample are, where they are not simply one per class, or one number."""
+    predicts_arrays: ClassVar[bool] = False
+    """Whether a prediction is an array with the places of its input, such as a mask or a text, and no cells of a table."""
 
     # ---- metrics, compiled loops and advice ----
 
@@ -132,15 +153,41 @@ class Task:
 
         Raises `ValueError` for labels of another shape, with the shape that was expected.
         """
-        wanted = 1 + self.label_dimensions
+        wanted = 1 + (self.label_dimensions or 0)
         if y.dim() == wanted + 1 and y.shape[-1] == 1:
             return y.squeeze(-1)
         if y.dim() == wanted - 1 and wanted > 1:
             return y.unsqueeze(-1)
         if y.dim() != wanted:
-            shape = ["N", *"LMK"[: self.label_dimensions]]
+            shape = ["N", *"LMK"[: wanted - 1]]
             raise ValueError(f"expected [{', '.join(shape)}]")
         return y
+
+    def labels_of_inputs(self, x: Tensor) -> Tensor | None:
+        """The labels of samples [N, ...] that are given without any; None: the task needs labels.
+
+        Raises `ValueError` for inputs that give none, with those that were expected.
+        """
+        return None
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether no parameter is left to the labels; a federation's task must be fitted, as sites have unlike labels."""
+        return True
+
+    def fitted_to(self, y: Tensor) -> Task:
+        """The same task with the parameters that were left to labels [N, ...]."""
+        return self
+
+    def with_classes(self, classes: int | None) -> Task:
+        """The same task for so many classes, where their number is a parameter that was left open."""
+        return self
+
+    def shape_of_labels(self, input_shape: Sequence[int], classes: int | None) -> tuple[int, ...]:
+        """The shape of the label of one sample, from that of its input and the number of classes, or of labels, that is known."""
+        if self.label_shape is not None:
+            return self.label_shape
+        return (classes or 1,) if self.label_dimensions else ()
 
     def outcome(self, y: Tensor) -> Tensor:
         """One number of the label of each sample [N], by which divisions are stratified: the label, or the mean of several."""
@@ -169,6 +216,23 @@ class Task:
         """
         width = torch.Size(label_shape).numel()
         return None if width == 1 else width
+
+    def output_shape(self, classes: int | None, label_shape: Sequence[int] = ()) -> tuple[int, ...]:
+        """The shape of the outputs for one sample: one number for each output."""
+        return (self.outputs(classes, label_shape) or 1,)
+
+    def takes_outputs(
+        self, shape: Sequence[int], classes: int | None, label_shape: Sequence[int] = ()
+    ) -> bool:
+        """Whether a model may give outputs of this shape for one sample: also one with more classes than the data."""
+        if self.outputs(classes, label_shape) is None:
+            return math.prod(shape) == 1
+        expected = self.output_shape(classes, label_shape)
+        used = list(shape)
+        axis = self.class_dimension
+        if axis is not None and len(shape) == len(expected):
+            used[axis] = min(shape[axis], expected[axis])
+        return tuple(used) == expected
 
     def of(self, classes: Sequence[str] | None) -> Task:
         """The same task with these classes."""
@@ -206,6 +270,10 @@ class Task:
 
     def formula(self, metric: str) -> Formula | None:
         """The formula of one of its metrics, where it depends on the task's parameters; None: the metric has its own."""
+        return None
+
+    def formula_of_loss(self, metric: str) -> FormulaOfLoss | None:
+        """The formula of one of its metrics that follows from the mean loss, such as a perplexity; None for all others."""
         return None
 
     def probabilities(self, logits: Tensor) -> Tensor | None:

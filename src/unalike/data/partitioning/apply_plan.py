@@ -37,6 +37,12 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
     calls = [call for call in parse(plan.spec) if call.name in feature_skew.registry]
     if calls:
         changes = [feature_skew.registry.build(call) for call in calls]
+        moving = [call.name for call, change in zip(calls, changes) if change.moves_pixels]
+        if moving and data.known_task.predicts_arrays:
+            raise UnalikeError(
+                f"{moving[0]} moves the pixels of images and leaves their labels where they are, which for the task "
+                f"{data.known_task.name} are as large as the images; leave it out, or turn both before"
+            )
         x, y, indices = _changed(plan, x, y, changes)
     population = Population(
         x=x,

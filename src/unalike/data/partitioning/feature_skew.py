@@ -6,7 +6,7 @@ samples again. It may stand alone (`noise(level=0.1)`, on an IID division) or be
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ registry = Registry(
 
 class Change(Protocol):
     """A function from the samples `x` [n, ...] of client k of `clients` to the changed samples."""
+
+    moves_pixels: ClassVar[bool]
+    """Whether labels that are as large as the images would have to change as well."""
 
     def __call__(
         self, x: Tensor, client: int, clients: int, rng: np.random.Generator
@@ -43,6 +46,8 @@ class Noise:
     Source: Li et al. 2022, NIID-Bench: the variance in the paper, the standard deviation in the authors' code, which is noise of a
     tenth of the variance at level 0.1. Limit: level -> 0 leaves the samples as they are.
     """
+
+    moves_pixels: ClassVar[bool] = False
 
     level: float = 0.1
     deviation: bool = False
@@ -78,6 +83,8 @@ class Rotation:
 
     Source: Ghosh et al. 2020, IFCA. Limit: degrees=(0,) leaves the samples as they are.
     """
+
+    moves_pixels: ClassVar[bool] = True
 
     degrees: float | tuple[float, ...] = (0, 90, 180, 270)
 

@@ -51,11 +51,11 @@ class Division:
 
 
 def by_class(labels: np.ndarray) -> list[np.ndarray]:
-    """Return the indices of each class that occurs, smallest label first. Raises `UnalikeError` for regression labels."""
+    """Return the indices of each class that occurs, smallest label first. Raises `UnalikeError` for labels that are no classes."""
     if labels.dtype.kind == "f":
         raise UnalikeError(
-            "this scheme divides by classes, found regression labels; use 'iid' or "
-            "'quantity(beta=0.5)'"
+            "this scheme divides by classes, found labels that are no classes: give groups, the owner of each sample, which "
+            "'natural' divides by, or use 'iid' or 'quantity(beta=0.5)'"
         )
     return by_value(labels)[1]
 

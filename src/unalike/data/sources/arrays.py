@@ -16,7 +16,9 @@ KERAS = {"x_train": "train_x", "y_train": "train_y", "x_test": "test_x", "y_test
 NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit", "time", "task")
 GROUP_PREFIX = "group_"
 Arrays = tuple[np.ndarray, np.ndarray]
-"""Inputs [N, ...] and labels [N] as stored in a file."""
+"""Inputs [N, ...] and labels [N, ...] as stored in a file."""
+SomeArrays = tuple[np.ndarray, np.ndarray | None]
+"""The same, or inputs without labels."""
 
 
 @formats.register(".npz")
@@ -27,7 +29,8 @@ def read_npz(path: Path) -> Dataset:
     of 1, 3 or 4 becomes [N, C, H, W]. Integer labels are classes, floats are regression. `group_hospital` [N] becomes the group
     "hospital": one value per sample, training samples first. A text `unit` names the group whose values, such as
     patients, are never divided between training and test samples. `time` [N] are the moments of the samples: later ones test. A
-    text `task` names the task of labels whose type does not imply it, such as "counts" or "survival".
+    text `task` names the task of labels whose type does not imply it, such as "counts", "survival" or "segmentation"; an archive
+    for "next_token" or "reconstruction" needs no labels.
     """
     with reading(path, "an archive of plain arrays"):
         archive = np.load(path, allow_pickle=False)
@@ -64,8 +67,8 @@ def read_npy_folder(path: Path) -> Dataset:
 
 def joined(
     name: str,
-    train: Arrays,
-    test: Arrays | None = None,
+    train: SomeArrays,
+    test: SomeArrays | None = None,
     classes: list[str] | None = None,
     groups: Mapping[str, np.ndarray] | None = None,
     unit: str | None = None,
@@ -88,30 +91,36 @@ def joined(
         test = (images(test[0]), test[1])
         return Dataset(name, train, test, **details)
     x = np.concatenate([train[0], test[0]])
-    y = np.concatenate([train[1], test[1]])
-    return Dataset.divided(name, images(x), y, len(train[1]), **details)
+    y = None
+    if train[1] is not None and test[1] is not None:
+        y = np.concatenate([train[1], test[1]])
+    return Dataset.divided(name, images(x), y, len(train[0]), **details)
 
 
-def _fit_together(train: Arrays, test: Arrays) -> bool:
+def _fit_together(train: SomeArrays, test: SomeArrays) -> bool:
     """Whether training and test arrays can be joined: of one kind and shape, with a label for each input."""
     for a, b in zip(train, test):
+        if a is None or b is None:
+            continue
         if a.dtype != b.dtype or a.shape[1:] != b.shape[1:]:
             return False
-    return all(y.ndim > 0 and x.shape[:1] == y.shape[:1] for x, y in (train, test))
+    return all(y is None or (y.ndim > 0 and x.shape[:1] == y.shape[:1]) for x, y in (train, test))
 
 
 def _dataset(path: Path, arrays: Mapping[str, np.ndarray], names: str) -> Dataset:
     """The data set of the arrays of a file or folder, which holds `names`."""
     arrays = {KERAS.get(name, name): values for name, values in arrays.items()}
     part = "train_" if "train_x" in arrays else ""
-    if not {f"{part}x", f"{part}y"} <= arrays.keys():
+    has_labels = f"{part}y" in arrays
+    # a task may make labels of the inputs, and says itself if it does not
+    if f"{part}x" not in arrays or not (has_labels or "task" in arrays):
         raise UnalikeError(
             f"{path} holds {names}; expected train_x and train_y (and test_x, test_y), or x and y"
         )
-    train = (arrays[f"{part}x"], arrays[f"{part}y"])
-    if ("test_x" in arrays) != ("test_y" in arrays):
+    train = (arrays[f"{part}x"], arrays.get(f"{part}y"))
+    if has_labels and ("test_x" in arrays) != ("test_y" in arrays):
         raise UnalikeError(f"{path} holds {names}; expected test_x and test_y, or neither")
-    test = (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else None
+    test = (arrays["test_x"], arrays.get("test_y")) if "test_x" in arrays else None
     groups = {
         name.removeprefix(GROUP_PREFIX): values
         for name, values in arrays.items()

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from unalike._utils.errors import UnalikeError
 from unalike.data.dataset import Dataset
-from unalike.data.other_libraries import stacked
+from unalike.data.other_libraries import stacked, stacked_labels
 from unalike.data.sources.registry import registry
 from unalike.data.sources.table_files import tokens
 from unalike.data.table_encoding import Encoding
@@ -19,16 +17,19 @@ def hub(
     *,
     path: str,
     x: str | tuple[str, ...] = "image",
-    y: str = "label",
+    y: str | None = "label",
     config: str | None = None,
     train: str = "train",
     test: str | None = "test",
     length: int = 64,
     vocabulary: int = 20000,
+    task: str | None = None,
 ) -> Dataset:
     """A data set of the Hugging Face hub, such as `hub(path='ylecun/mnist')`.
 
-    Column `x` holds images, rows or texts, column `y` the labels. Several text columns are joined by a space. `train` and
+    Column `x` holds images, rows, texts or tokens of one length, column `y` the labels: classes, numbers, masks as images, or a
+    class for each token. `task` names their task where their type does not imply it; one such as `next_token` needs none, `y=None`.
+    Several text columns are joined by a space. `train` and
     `test` name the splits (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
     Needs the extra: pip install 'unalike[hub]'.
 
@@ -44,6 +45,7 @@ def hub(
         test=test,
         length=length,
         vocabulary=vocabulary,
+        task=task,
     )
 
 
@@ -52,20 +54,21 @@ def of_tables(
     tables: Mapping[str, Any],
     encoding: Encoding | None = None,
     x: str | tuple[str, ...] = "image",
-    y: str = "label",
+    y: str | None = "label",
     train: str = "train",
     test: str | None = "test",
     length: int = 64,
     vocabulary: int = 20000,
+    task: str | None = None,
 ) -> Dataset:
     """The data set of the splits of `datasets.Dataset`; the other arguments are those of `hub`."""
     splits = [split for split in (train, test) if split is not None]
     columns = (x,) if isinstance(x, str) else x
-    _check_columns(path, tables, splits, (*columns, y))
+    _check_columns(path, tables, splits, columns if y is None else (*columns, y))
 
     # The inputs of all splits, training first, so that texts have one vocabulary and images one size.
     inputs: list[Any] = []
-    labels: list[np.ndarray] = []
+    labels: list[Any] = []
     for split in splits:
         table = tables[split]
         if len(columns) == 1:
@@ -73,21 +76,26 @@ def of_tables(
         else:
             texts = [table[column] for column in columns]
             inputs += [" ".join(row) for row in zip(*texts)]
-        labels.append(np.asarray(list(table[y])))
-    count = len(labels[0])
+        if y is not None:
+            labels += list(table[y])
+    count = len(tables[train][columns[0]])
     samples: Any
     if isinstance(inputs[0], str):
         samples, encoding = tokens(inputs, count, length, vocabulary, encoding)
     else:
         samples = stacked(inputs, path)
         encoding = None
+    name = path.split("/")[-1]
+    if y is None:
+        return Dataset.divided(name, samples, None, count, encoding=encoding, task=task)
     return Dataset.divided(
-        name=path.split("/")[-1],
+        name=name,
         x=samples,
-        y=np.concatenate(labels),
+        y=stacked_labels(labels, path),
         train=count,
         classes=getattr(tables[train].features[y], "names", None),
         encoding=encoding,
+        task=task,
     )
 
 

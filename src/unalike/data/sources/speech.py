@@ -25,6 +25,7 @@ def shakespeare(
     step: int | None = None,
     speaker: str = "speaker",
     line: str = "line",
+    every: bool = False,
 ) -> Dataset:
     """Lines by speaker from your file `shakespeare.csv`: windows of `length` characters and the character that follows each.
 
@@ -32,7 +33,8 @@ def shakespeare(
     begins every `step` characters; None is length + 1, so that no two samples share a character. The last fifth of a speaker's
     windows tests. Without that table the roles of `shakespeare_roles.json.gz` are the speakers. Speakers with less text than a
     window are left out. The group "speaker" gives one client a speaker: `natural(column='speaker')`. Tokens are 2 to 81, and
-    classes are the 80 characters of LEAF (Caldas et al. 2018).
+    classes are the 80 characters of LEAF (Caldas et al. 2018). With `every` the label of a window is the character that follows
+    each of its characters, for the task `next_token` and a model such as `char_lstm(every=True)`.
     """
     step = length + 1 if step is None else step
     if min(length, step) < 1:
@@ -66,9 +68,10 @@ def shakespeare(
     return Dataset.divided(
         name="shakespeare",
         x=codes[:, :length] + UNKNOWN + 1,
-        y=codes[:, length],
+        y=codes[:, 1:] if every else codes[:, length],
         train=sum(len(windows) for windows in training.values()),
-        classes=list(CHARACTERS),
+        classes=None if every else list(CHARACTERS),
+        task=f"next_token(classes={len(CHARACTERS)})" if every else None,
         groups={"speaker": speakers},
     )
 

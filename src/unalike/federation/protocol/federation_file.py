@@ -89,8 +89,12 @@ class Schema:
             raise ValueError(f"expected classes for the task {self.task}: how many, or their names")
         if not takes_classes and self.classes is not None:
             raise ValueError(f"classes mean nothing for the task {self.task}: leave them out")
+        if not find_task(self.task).is_fitted:
+            raise ValueError(
+                f"expected how many classes the labels of all sites have, in the task: {self.task}(classes=3)"
+            )
         dimensions = find_task(self.task).label_dimensions
-        if len(self.label_shape) != dimensions:
+        if dimensions is not None and len(self.label_shape) != dimensions:
             raise ValueError(
                 f"found label_shape {[*self.label_shape]} for the task {self.task}, whose labels have {dimensions} dimensions"
             )

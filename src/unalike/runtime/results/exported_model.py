@@ -96,6 +96,8 @@ def _output(task: Task, classes: Sequence[str] | None) -> str:
     """The output of the exported model, in words."""
     if classes is not None:
         return "probabilities [n, classes]"
+    if task.predicts_arrays:
+        return "predictions [n, ...] in the shape of the labels"
     is_one_number = task.label_dimensions == 0 or task.label_shape is not None
     return "predictions [n]" if is_one_number else "predictions [n, labels]"
 

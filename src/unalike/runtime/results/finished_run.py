@@ -187,7 +187,7 @@ class Run:
         client: int | str | None = None,
         keep: str | Sequence[str] = (),
         data_dir: str | Path | None = None,
-    ) -> pd.DataFrame:
+    ) -> pd.DataFrame | np.ndarray:
         """Predict new samples with the shared model, or with the model of one client.
 
         Where clients have models of their own, a warning says that the shared model was used. Other warnings name categories, and
@@ -202,7 +202,8 @@ class Run:
 
         Returns:
             A row per sample, in the order of the data and with the index of a DataFrame: the kept columns; `prediction`, a class or
-            for regression a number in the unit of the target; and for classes the probability of each, `probability_CLASS`.
+            for regression a number in the unit of the target; and for classes the probability of each, `probability_CLASS`. Of
+            masks, texts and reconstructions, which are no cells of a table, an array [n, ...].
 
         Raises:
             UnalikeError: columns are missing, samples have another shape, or there is no such model; then the message says why, as

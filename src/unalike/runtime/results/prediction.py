@@ -1,4 +1,4 @@
-"""New samples, and their predictions as a table: the prediction, and for classes the probability of each of them."""
+"""New samples, and their predictions: a table of the prediction and for classes the probability of each, or an array of masks."""
 
 from __future__ import annotations
 
@@ -60,6 +60,21 @@ class NewSamples:
         task: Task,
         classes: Sequence[str] | None,
         threshold: float | None = None,
+    ) -> pd.DataFrame | np.ndarray:
+        """The predictions as `table` makes them, or as an array [n, ...] where they are no cells of a table, such as masks."""
+        if not task.predicts_arrays:
+            return self.table(predict, task, classes, threshold)
+        if threshold is not None:
+            raise _no_threshold(threshold, task)
+        arrays = [task.predict(logits) for logits in outputs(predict, self.x)]
+        return torch.cat(arrays).numpy(force=True)
+
+    def table(
+        self,
+        predict: Predict,
+        task: Task,
+        classes: Sequence[str] | None,
+        threshold: float | None = None,
     ) -> pd.DataFrame:
         """The table of predictions: the kept columns, `prediction`, and `probability_CLASS` for each class.
 
@@ -75,9 +90,7 @@ class NewSamples:
         probabilities = task.probabilities(logits)
         if threshold is not None:
             if probabilities is None or not task.offers(TWO_CLASSES):
-                raise UnalikeError(
-                    f"found a threshold of {threshold:g} for a task of {task.name} that has not two classes; leave it out"
-                )
+                raise _no_threshold(threshold, task)
             predicted = (probabilities[:, 1] >= threshold).numpy(force=True)
         columns = self.kept | self._by_target(predicted)
         if probabilities is not None:
@@ -96,6 +109,12 @@ class NewSamples:
         return {
             f"{PREDICTION}_{name}": column for name, column in zip(names, predicted.T, strict=True)
         }
+
+
+def _no_threshold(threshold: float, task: Task) -> UnalikeError:
+    return UnalikeError(
+        f"found a threshold of {threshold:g} for a task of {task.name} that has not two classes; leave it out"
+    )
 
 
 def new_samples(

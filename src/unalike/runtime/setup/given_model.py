@@ -138,6 +138,10 @@ def note_outputs(model: Model, population: Population, context: Context) -> list
             return []
         return [_no_logits("between 0 and 1", "sigmoid")]
     found = []
+    axis = population.task.class_dimension
+    if axis is None:
+        return []
+    logits = logits.movedim(1 + axis, 1)
     if logits.shape[1] > outputs:
         found.append(
             f"the model has {logits.shape[1]} outputs for {outputs} classes: no sample is of the others; give it {outputs} "
@@ -211,7 +215,7 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
             "leaves its input alone: write x = x - mean instead of x -= mean, and no inplace=True in the first layer"
         )
     _check_parameters_unchanged(model, versions)
-    _check_outputs(logits, row_count(x), population.outputs)
+    _check_outputs(logits, row_count(x), population)
 
 
 def _check_dtypes(model: Model) -> list[str]:
@@ -233,20 +237,19 @@ def _check_dtypes(model: Model) -> list[str]:
     return [*dtypes.values()]
 
 
-def _check_outputs(logits: torch.Tensor, samples: int, outputs: int | None) -> None:
-    """Raise `UnalikeError` unless there is one output per class for each sample, or without classes (None) one output."""
-    if outputs is None:
-        fits = logits.numel() == samples
-    else:
-        fits = logits.dim() == 2 and logits.shape[1] >= outputs
-    if fits and len(logits) == samples:
+def _check_outputs(logits: torch.Tensor, samples: int, population: Population) -> None:
+    """Raise `UnalikeError` unless each sample has the outputs of the task: one per class, or without classes one output."""
+    task, classes, label_shape = population.task, population.class_count, population.y.shape[1:]
+    if len(logits) == samples and task.takes_outputs(logits.shape[1:], classes, label_shape):
         return
-    meaning = "one per class"
-    if outputs is None:
+    shape = [samples, *task.output_shape(classes, label_shape)]
+    meaning = task.outputs_in_words
+    if not meaning and population.outputs is not None:
+        meaning = "one per class"
+    elif not meaning:
         meaning = "one per sample: float labels mean regression and bool labels binary, integer labels make classes"
     raise UnalikeError(
-        f"the model gives outputs of shape {list(logits.shape)} for {samples} samples; expected [{samples}, {outputs or 1}], "
-        + meaning
+        f"the model gives outputs of shape {list(logits.shape)} for {samples} samples; expected {shape}, {meaning}"
     )
 
 

@@ -477,6 +477,11 @@ def _check_transform(options: RunOptions, population: Population) -> None:
         raise UnalikeError(
             f"transform={options.transform!r} is for images; found samples of shape {shape}: leave it out"
         )
+    if options.chain.draws and population.task.predicts_arrays:
+        raise UnalikeError(
+            f"transform={options.transform!r} changes images at random and leaves their labels as they are, which for the task "
+            f"{population.task.name} are as large as the images; transform both before the run, or keep normalize alone"
+        )
     options.chain(population.x[:1], torch.zeros(1, options.chain.draws))
 
 
@@ -525,7 +530,8 @@ def _tensors(name: str, found: Pair | None, population: Population) -> TensorPai
     """The server's samples that a user gave, as tensors like those of the clients. Raises `UnalikeError` for others."""
     if found is None:
         return None
-    x, y = array_checks.pair(found, name)
+    task = None if population.task_to_name is None else population.task
+    x, y = array_checks.pair(found, name, task)
     if tuple(x.shape[1:]) != population.input_shape:
         shape = list(population.input_shape)
         raise UnalikeError(
