@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
@@ -27,7 +26,7 @@ from unalike.federation.protocol.messages import (
 from unalike.federation.secure_aggregation.arithmetic import (
     RANDOM_BYTES,
     SHARE_BYTES,
-    encode,
+    Words,
     split,
 )
 from unalike.federation.secure_aggregation.masks import (
@@ -288,11 +287,10 @@ class SecureSums:
         sum_context = setup.sum_context(head.place, asked, model, keys)
         return Masks(cohort=asked.cohort, slot=slot, context=sum_context, keys=keys)
 
-    def masked(self, masks: Masks, values: NDArray[np.float64]) -> Tree:
-        """The values of a summand as integers, plus the private mask, plus or minus the masks in common with the other sites."""
-        total = encode(values, len(masks.cohort))
-        length = len(total)
-        total = total + mask(self._derived(PRIVATE_MASK, masks.slot), masks.context, length)
+    def masked(self, masks: Masks, words: Words) -> Tree:
+        """The words of a summand, plus the private mask, plus or minus the masks in common with the other sites."""
+        length = len(words)
+        total = words + mask(self._derived(PRIVATE_MASK, masks.slot), masks.context, length)
         number = self.federation.number
         for name in masks.cohort:
             if name == self.name:
