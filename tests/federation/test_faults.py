@@ -772,6 +772,8 @@ def test_site_worker_choice_among_other_models_than_those_of_the_plan_is_decline
         Head(new_run(), 1, 0, "site0", "choose"), asked | {"groups": 3}, three, COORDINATOR
     )
     assert "a choice among 3 models, of which 3 came; expected 2" in why(fed, message)
+    message = seal(Head(new_run(), 0, 0, "site0", "choose"), asked, {}, COORDINATOR)
+    assert "agreed to as step 0: none" in why(fed, message)
 
 
 def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):

@@ -176,6 +176,25 @@ def test_round_of_the_facts_is_that_of_the_head(tmp_path):
     assert seen == [("unable", {"code": "plan"})] * 3
 
 
+def test_client_state_is_that_of_the_last_sum_with_the_site(tmp_path):
+    """One site told to begin anew, over the same model: the difference of two sums over all was its gradient, to 5 10^-7."""
+    fed = secure(tmp_path, "scaffold", rounds=3, threshold=4)
+    taps = fed.tapped(Tap)
+    seen = []
+
+    def ask(row, what=""):
+        if row["round"] == 1:
+            head, facts, tensors = train_request(taps)
+            changed = facts | {"round": 2, "accepted": None}
+            seen.append(answer_of(fed, replace(head, round=2), changed, tensors)[:2])
+
+    fed.coordinator().run(progress=ask)
+    assert seen == [("unable", {"code": "sum"})]
+    journal = entries(tmp_path / "site0" / "journal.jsonl")
+    [why] = [entry["why"] for entry in journal if entry["event"] == "declined"]
+    assert why.startswith("the client state of round None in round 2")
+
+
 def test_model_group_is_that_of_a_plan_without_groups(scaffold):
     fed, taps = scaffold
     head, facts, tensors = train_request(taps)
