@@ -91,7 +91,7 @@ class MaskedRound:
 
 @dataclass(frozen=True)
 class OwnSums:
-    """The rounds of a step in whose sums this site is, by what it was told: of `counted`, the newest; not of the later `untold` ones.
+    """The rounds of a step in whose sums this site is, or may be: the newest that it was told of, and later ones that are untold.
 
     The client state of one of these rounds is the valid one.
     """
@@ -130,9 +130,10 @@ class SecureSums:
     """A site's secrets of a run and its ledger of summands, in `folder`. All methods raise `Declined`.
 
     In the ledger, `setup` is the newest one, and all secrets in it are derived from `secret`. `rounds` are the newest rounds with a
-    summand (`MaskedRound`), `own_sums` those of the step whose client state may be the valid one (`OwnSums`). It is written before anything leaves the site: no restart and no setup makes it mask two summands for
-    one round, give both kinds of shares for one site, or shares for two sums. `unmasked` has the sums of all runs: over one model
-    there is one, or as many as the site's rule `sums_per_model` says.
+    summand (`MaskedRound`), `own_sums` those whose client state may be the valid one (`OwnSums`). It is written before anything
+    leaves the site: no restart and no setup makes it mask two summands for one round, give both kinds of shares for one site, or
+    shares for two sums. `unmasked` has the sums of all runs: over one model there is one, or as many as the site's rule
+    `sums_per_model` says.
     """
 
     def __init__(

@@ -67,7 +67,8 @@ class SitePolicy:
         Whole, Help("Fewest test samples with which it evaluates; with fewer it only trains.")
     ] = 20
     least_class: Annotated[
-        Whole, Help(
+        Whole,
+        Help(
             "Fewest test samples of a class, with an event or without one, or with each of several labels; rarer ones are left out."
         ),
     ] = 3

@@ -523,7 +523,9 @@ class SiteWorker:
         summand = trained_summand(group, broadcast, self.number, weights, len(masks.cohort))
         if summand.why_idle:
             why = printable(summand.why_idle)
-            self.log(f"training in round {head.round} failed, and so does the sum of that round: {why}")
+            self.log(
+                f"training in round {head.round} failed, and so does the sum of that round: {why}"
+            )
             self.journal.add(
                 "idle summand",
                 run=head.run,
