@@ -589,6 +589,6 @@ class MaskedRequests(RoundRequests):
         raise UnalikeError(
             f"round {self.mailbox.number}: training failed at {idle} of {sites} sites, or gave values that a sum cannot hold, and "
             "the sum of the others is not shown, since it could be that of a single site. The journals of the sites say where and "
-            "why: try a smaller learning rate, or scaled data, in a new federation; where it was the machine of one site, go back by "
-            "`unalike federation rollback`"
+            "why: try a smaller learning rate, or scaled data, in a new federation; where it was the machine of one site, go back "
+            "by `unalike federation rollback`"
         )
