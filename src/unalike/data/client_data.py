@@ -106,12 +106,12 @@ class ClientData:
 def frequent(kinds: Tensor, least: int) -> Tensor:
     """The samples [N] whose kinds [N, M] are each that of `least` samples or more, when the others are left out."""
     is_left = torch.ones(len(kinds), dtype=torch.bool)
-    before = -1
-    while before != int(is_left.sum()):
-        before = int(is_left.sum())
+    count = len(kinds) + 1
+    # what is left out for one of several kinds may make another one rare
+    while is_left.sum() < count:
+        count = int(is_left.sum())
         for column in kinds.T:
-            _, inverse, counts = torch.unique(
-                column[is_left], return_inverse=True, return_counts=True
-            )
-            is_left[is_left.clone()] = counts[inverse] >= least
+            rows = is_left.nonzero().squeeze(1)
+            _, places, counts = torch.unique(column[rows], return_inverse=True, return_counts=True)
+            is_left[rows] = counts[places] >= least
     return is_left
