@@ -162,6 +162,18 @@ def test_few_rows_that_differ_from_all_others_do_not_show_in_the_mean(frames, tm
     agreed(found)
 
 
+def test_mean_and_deviations_do_not_tell_the_largest_value(frames, tmp_path):
+    """One stay of a year among stays of days: the root of n times the variance was 365.0."""
+    north = training(frames["north"])
+    stays = frames["north"].assign(beds=np.arange(len(frames["north"])) % 10 + 1)
+    found = []
+    for longest in (10, 365):
+        stays.loc[north.index[0], "beds"] = longest
+        [*_, beds, _] = summaries({"north": stays}, tmp_path)["north"].numbers
+        found.append(beds)
+    assert found[0] == found[1] and found[0].name == "beds"
+
+
 def test_quantiles_have_enough_values_between_them(frames, tmp_path):
     found = summaries({"west": frames["west"]}, tmp_path, least=10)["west"]
     ages, cuts = training(frames["west"])["age"], found.numbers[0].quantiles

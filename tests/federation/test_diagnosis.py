@@ -318,10 +318,19 @@ def test_query_of_a_step_is_answered_once(tmp_path):
     before = unseal(taps["site0"].replies["ask"][-1], key)
     assert unseal(worker.handle(message), key).digest == before.digest
     changed = {name: t + 1 for name, t in tensors.items()}
-    for round in (0, 1):
+
+    def ask_again(round):
         head = replace(request.head, round=round)
-        reply = unseal(worker.handle(seal(head, facts, changed, COORDINATOR)), key)
-        assert (reply.head.kind, reply.open()) == ("unable", ({"code": "plan"}, {}))
+        return unseal(worker.handle(seal(head, facts, changed, COORDINATOR)), key).open()
+
+    assert ask_again(0) == ask_again(1) == ({"code": "plan"}, {})
+    # replies of later rounds push the answer out of those that a site keeps
+    for round in (1, 2, 3):
+        notice = replace(request.head, kind="notice", round=round)
+        answer = worker.handle(seal(notice, {"what": "late"}, {}, COORDINATOR))
+        assert unseal(answer, key).head.kind == "answer"
+    assert ask_again(4) == ({"code": "plan"}, {})
+    assert ask_again(0) == ({"code": "over"}, {})
 
 
 def test_page_states_noise_and_its_guarantee(tmp_path):

@@ -754,7 +754,8 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     )
 
 
-def test_site_worker_choice_among_very_many_models_is_declined_before_memory_is_used(tmp_path):
+def test_site_worker_choice_among_other_models_than_those_of_the_plan_is_declined(tmp_path):
+    """Among many the choice would be a number about the training samples, and millions of them would take the memory."""
     fed = small_federation_of(tmp_path, "ifca(clusters=2)")
     asked = {
         "terms": fed.federation.terms, "rounds": 2, "samples": 48, "outcomes": [], "derived": False,
@@ -766,6 +767,13 @@ def test_site_worker_choice_among_very_many_models_is_declined_before_memory_is_
     taken = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert taken < 10**7
+    three = {f"{number}/head.bias": torch.zeros(4) for number in range(3)}
+    message = seal(
+        Head(new_run(), 1, 0, "site0", "choose"), asked | {"groups": 3}, three, COORDINATOR
+    )
+    assert "a choice among 3 models, of which 3 came; expected 2" in why(fed, message)
+    message = seal(Head(new_run(), 0, 0, "site0", "choose"), asked, {}, COORDINATOR)
+    assert "agreed to as step 0: none" in why(fed, message)
 
 
 def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):

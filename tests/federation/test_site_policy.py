@@ -10,11 +10,14 @@ from datetime import datetime, timedelta
 from datetime import time as clock
 
 import pytest
+import torch
 from small_federation import COORDINATOR, SmallFederation, key_of, make_clients, states
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import entries
 from unalike.core.option import options_of
+from unalike.core.tasks.registry import find_task
+from unalike.data.client_data import ClientData
 from unalike.federation.protocol.envelope import Head, seal, unseal
 from unalike.federation.protocol.messages import Declined
 from unalike.federation.site.earlier_requests import EarlierRequests
@@ -211,6 +214,21 @@ def test_few_test_samples_and_rare_classes_are_not_evaluated(tmp_path):
     rare.run()
     [event] = [e for e in rare.events("admitted") if e["client"] == "site2"]
     assert event["test"] == int(counts[counts >= 2].sum()) < 6
+
+
+@pytest.mark.parametrize("task", ["binary", "survival", "multilabel"])
+def test_rare_outcomes_of_every_task_are_not_evaluated(task):
+    """The area under a curve, or the C-index, of one event among 30 samples tells where that one stands."""
+    x = torch.arange(30.0).reshape(30, 1)
+    is_rare = x[:, 0] < 2
+    labels = {
+        "binary": is_rare,
+        "survival": torch.stack([x[:, 0], is_rare.float()], dim=1),
+        "multilabel": torch.stack([x[:, 0] % 2 > 0, is_rare], dim=1),
+    }
+    data = ClientData(train=(x, labels[task]), test=(x, labels[task]))
+    kept, _ = SitePolicy().allowed(data, "fedavg", find_task(task)).test
+    assert torch.equal(kept, x[2:])
 
 
 def test_rules_that_were_changed_in_a_run_are_named(tmp_path):

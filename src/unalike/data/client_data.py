@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.data import array_checks
@@ -81,20 +83,35 @@ class ClientData:
         pairs = {split: getattr(self, split) for split in SPLITS}
         return {split: pair for split, pair in pairs.items() if pair is not None}
 
-    def without_small_groups(self, least: int, least_of_class: int) -> ClientData:
-        """The same without test or validation samples of classes with fewer than `least_of_class` there.
+    def without_small_groups(
+        self, least: int, least_of_kind: int, kinds: Callable[[Tensor], Tensor]
+    ) -> ClientData:
+        """The same without test or validation samples of kinds with fewer than `least_of_kind` there.
 
-        Where fewer than `least` are left there are none.
+        Where fewer than `least` are left there are none. `kinds` gives those of labels, as `Task.kinds`.
         """
 
         def reduced(pair: Pair | None) -> Pair | None:
             if pair is None:
                 return None
             x, y = pair
-            _, inverse, counts = torch.unique(y, return_inverse=True, return_counts=True, dim=0)
-            is_frequent = counts[inverse] >= least_of_class
+            is_frequent = frequent(kinds(y), least_of_kind)
             if int(is_frequent.sum()) < least:
                 return x[:0], y[:0]
             return x[is_frequent], y[is_frequent]
 
         return replace(self, test=reduced(self.test), val=reduced(self.val))
+
+
+def frequent(kinds: Tensor, least: int) -> Tensor:
+    """The samples [N] whose kinds [N, M] are each that of `least` samples or more, when the others are left out."""
+    is_left = torch.ones(len(kinds), dtype=torch.bool)
+    count = len(kinds) + 1
+    # what is left out for one of several kinds may make another one rare
+    while is_left.sum() < count:
+        count = int(is_left.sum())
+        for column in kinds.T:
+            rows = is_left.nonzero().squeeze(1)
+            _, places, counts = torch.unique(column[rows], return_inverse=True, return_counts=True)
+            is_left[rows] = counts[places] >= least
+    return is_left

@@ -22,6 +22,9 @@ class _Classes(Task):
 
     coefficient_ratio: ClassVar[str] = "odds"
 
+    def kinds(self, y: Tensor) -> Tensor:
+        return y.unsqueeze(1)
+
     def constant_prediction(
         self, train: Tensor, test: Tensor, classes: Sequence[str] | None
     ) -> str:

@@ -33,6 +33,9 @@ class Multilabel(Task):
         # rows with one truth each may be one-hot classes: their task is named
         return y.dtype == torch.bool and y.dim() == 2 and not bool((y.sum(1) == 1).all())
 
+    def kinds(self, y: Tensor) -> Tensor:
+        return y
+
     def constant_prediction(
         self, train: Tensor, test: Tensor, classes: Sequence[str] | None
     ) -> str:

@@ -40,6 +40,9 @@ class _EventTimes(Task):
     def outcome(self, y: Tensor) -> Tensor:
         return y[:, 1]
 
+    def kinds(self, y: Tensor) -> Tensor:
+        return y[:, 1:]
+
     def constant_prediction(
         self, train: Tensor, test: Tensor, classes: Sequence[str] | None
     ) -> str:

@@ -193,6 +193,13 @@ class Task:
         """One number of the label of each sample [N], by which divisions are stratified: the label, or the mean of several."""
         return y if y.dim() == 1 else y.float().flatten(1).mean(1)
 
+    def kinds(self, y: Tensor) -> Tensor:
+        """The parts of labels that take few values, [N, M]: the class, or each of several truths. Default: none, as of numbers.
+
+        Of a rare value, scores tell about single samples: sites leave these out.
+        """
+        return y.new_zeros(len(y), 0)
+
     def label_fault(self, y: Tensor, classes: int | None) -> str:
         """The fault of labels [N, ...] of the right type and shape; empty if there is none."""
         return ""

@@ -385,7 +385,8 @@ def codings(summaries: Mapping[str, TableSummary]) -> list[Coding]:
 def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = "") -> NumberSums:
     """The sums of a column, NaN for missing values; with fewer than `least` values all count as missing.
 
-    Fewer than `least` values beside one that many rows have count as that one: the mean would show them.
+    The `least` - 1 smallest values count as the next one, and so do the largest: mean and deviations would show one that is far
+    from the others.
     """
     known = values[~np.isnan(values)]
     if len(known) < least:
@@ -399,10 +400,9 @@ def _sums(name: str, values: np.ndarray, truth: bool, least: int, date: str = ""
             truth=truth,
             date=date,
         )
-    different, rows = np.unique(known, return_counts=True)
-    most = rows.max()
-    if least <= most and len(known) - most < least:
-        known = np.full_like(known, different[rows.argmax()])
+    in_order = np.sort(known)
+    outer = min(least - 1, (len(known) - 1) // 2)
+    known = known.clip(in_order[outer], in_order[-1 - outer])
     mean = float(known.mean())
     # Each part has `least` values or more, so that no quantile is about fewer.
     parts = min(MAX_PARTS, len(known) // least)

@@ -54,7 +54,7 @@ ANNOUNCED_EVENTS = {
     "resumed": "goes on",
     "other version": "{client} has {name} {found} and this machine {ours}: numbers may differ in the last digits",
     "not in this run": "{client} has connected; it takes no part in this run, which began without it",
-    "idle summands": "{idle} of {sites} sites leave the model as it is: their training fails, or a sum cannot hold what it gives",
+    "idle summands": "training fails at {idle} of {sites} sites, or gives what a sum cannot hold; their sum shows nothing",
     "large share": "{client} has {percent} % of all {part} samples, and as much of the weight",
     "untested": UNTESTED,
 }

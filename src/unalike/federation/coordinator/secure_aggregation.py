@@ -557,12 +557,11 @@ class MaskedRequests(RoundRequests):
                 f"the sum over {', '.join(alive)} has the weight {weight:.6g}, by their samples {wanted:.6g}, and {idle:.6g} idle "
                 f"summands: a site sent false shares or another weight, and a sum does not say which: {WITHOUT_A_SITE}"
             )
-        self._report_idle(int(idle), len(ids))
+        self._check_idle(int(idle), len(ids))
 
-        # Of each site only the mean loss is known of those that are not idle.
+        # Of each site only the mean loss of all is known.
         numbers = group.client_pool.expected(ids, group.members).stacked
-        share = 1 - idle / len(ids)
-        mean_loss = float(terms.pop(LOSS) / (numbers.size.sum() * share))
+        mean_loss = float(terms.pop(LOSS) / numbers.size.sum())
         numbers = numbers._replace(loss=torch.full_like(numbers.size, mean_loss))
 
         trees = tree.unpack(terms)
@@ -582,14 +581,14 @@ class MaskedRequests(RoundRequests):
             used_weights=weights,
         )
 
-    def _report_idle(self, idle: int, sites: int) -> None:
-        """Say how many sites left the model as it is. Raises `UnalikeError` where half of them or more did."""
+    def _check_idle(self, idle: int, sites: int) -> None:
+        """Raise `UnalikeError` for a sum with idle summands, whose other terms are random."""
         if not idle:
             return
         self.mailbox.event("idle summands", round=self.mailbox.number, idle=idle, sites=sites)
-        if 2 * idle >= sites:
-            raise UnalikeError(
-                f"round {self.mailbox.number}: {idle} of {sites} sites leave the model as it is, since their training fails or "
-                "gives values that a sum cannot hold; a round counts if less than half do. Their own journals say why: try a "
-                "smaller learning rate, or scaled data, in a new federation"
-            )
+        raise UnalikeError(
+            f"round {self.mailbox.number}: training failed at {idle} of {sites} sites, or gave values that a sum cannot hold, and "
+            "the sum of the others is not shown, since it could be that of a single site. The journals of the sites say where and "
+            "why: try a smaller learning rate, or scaled data, in a new federation; where it was the machine of one site, go back "
+            "by `unalike federation rollback`"
+        )

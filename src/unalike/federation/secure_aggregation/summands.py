@@ -1,5 +1,6 @@
 """Methods whose server half reads sums alone, and what one site adds to these sums."""
 
+import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Tree
 from unalike.core.views import Members, StageSettings
 from unalike.federation.protocol.federation_file import Federation
-from unalike.federation.secure_aggregation.arithmetic import bound, is_encodable
+from unalike.federation.secure_aggregation.arithmetic import Words, bound, encode, is_encodable
 from unalike.methods.method import Method
 from unalike.methods.part import overrides
 from unalike.methods.plan import QueryStep, Stage, Step
@@ -29,16 +30,18 @@ IDLE = "idle"
 """The term whose sum is the number of idle summands."""
 LOSS = "loss"
 """The term whose sum is that of the training losses times the numbers of samples."""
+TOLD = (WEIGHT, IDLE)
+"""The terms that a sum with an idle summand tells."""
 
 
 class Summand(NamedTuple):
-    """The addend of a site in a sum: the values of its terms, [length], and the client update in them.
+    """The addend of a site in a sum, and its client update. It is idle where `why_idle` says so.
 
-    It is idle where `why_idle` says so: the site leaves the model as it is, since a sum cannot hold what its training gave. Only
-    the number of idle summands is in the sum.
+    Of an idle one all words are random but the weight and the number of idle summands: a sum with it says that, and nothing else.
+    With zeros in their place a server could have all sites but one be idle, and the sum would be that one's.
     """
 
-    values: NDArray[np.float64]
+    words: Words
     client_update: ClientUpdate
     why_idle: str = ""
 
@@ -160,7 +163,7 @@ def trained_summand(
         client_update = map_tensors(lambda t: t[0], stacked)
         values = vector(summand(group, client_update, weights))
         if is_encodable(values, sites):
-            return Summand(values, client_update)
+            return Summand(encode(values, sites), client_update)
         why_idle = (
             f"a value of {np.abs(values).max():.3g}; a sum holds less than {bound(sites):.3g}"
         )
@@ -169,35 +172,42 @@ def trained_summand(
     except Exception as error:
         why_idle = f"{type(error).__name__}: {error}"
     group.client_states.put(client, broadcast.round, state_before, accepted)
-    client_update = _idle_update(group, broadcast, client)
-    terms = summand(group, client_update, weights)
-    terms[IDLE] = torch.ones_like(terms[IDLE])
-    return Summand(vector(terms), client_update, why_idle)
+    return _idle_summand(group, broadcast, client, weights, sites, why_idle)
 
 
-def _idle_update(group: ModelGroup, broadcast: Broadcast, client: int) -> ClientUpdate:
-    """The update of a client that leaves the model as it is: zeros, and the buffers that it received.
-
-    Where clients add noise to their updates it is that of a client with padding alone, which is noise.
-    """
+def _idle_summand(
+    group: ModelGroup,
+    broadcast: Broadcast,
+    client: int,
+    weights: SumWeights,
+    sites: int,
+    why_idle: str,
+) -> Summand:
+    """The summand of a client whose training fails."""
+    # Its form is that of an update from a model of zeros: with the model that was sent, this might fail as well.
     source = group.source
-    padding = Batch(torch.zeros_like(source.x[:1]), torch.zeros_like(source.y[:1]))
-    client_update = expected_update(
+    own = broadcast.to(client)
+    zeros = own._replace(
+        params=tree.zeros(own.params),
+        buffers=tree.zeros(own.buffers),
+        messages=map_tensors(torch.zeros_like, own.messages),
+    )
+    form = expected_update(
         method=group.method,
         settings=group.settings,
-        broadcast=broadcast.to(client),
+        broadcast=zeros,
         context=group.context(client),
-        sample=padding,
+        sample=Batch(torch.zeros_like(source.x[:1]), torch.zeros_like(source.y[:1])),
     )
-    if not group.method.updates_hold_noise:
-        client_update = map_tensors(torch.zeros_like, client_update)
-    one = torch.ones_like(client_update.size)
-    return client_update._replace(
-        buffers=tree.only(group.state.buffers, client_update.buffers),
-        size=one,
-        steps=one,
-        loss=torch.zeros_like(client_update.loss),
-    )
+    terms = empty_summand(group, form)
+    terms[IDLE] = torch.ones_like(terms[IDLE])
+    terms[WEIGHT] = weights.weights[0].double()
+    words = encode(vector(terms), sites)
+
+    # The other words are random, and so are those of the sum.
+    is_told = vector({name: torch.full_like(t, name in TOLD) for name, t in terms.items()})
+    random = np.frombuffer(secrets.token_bytes(words.nbytes), np.uint64)
+    return Summand(np.where(is_told, words, random), form, why_idle)
 
 
 def sums_encoded(method: Method) -> bool:

@@ -41,7 +41,7 @@ def planned_step(
     if run_config.plan.divides:
         more_steps = run_config.options.rounds
     steps = outline[place - 1 : place]
-    if more_steps and place <= len(outline) + more_steps:
+    if more_steps and 0 < place <= len(outline) + more_steps:
         steps = outline
 
     agreed = {}

@@ -5,13 +5,12 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
@@ -27,7 +26,7 @@ from unalike.federation.protocol.messages import (
 from unalike.federation.secure_aggregation.arithmetic import (
     RANDOM_BYTES,
     SHARE_BYTES,
-    encode,
+    Words,
     split,
 )
 from unalike.federation.secure_aggregation.masks import (
@@ -91,6 +90,33 @@ class MaskedRound:
 
 
 @dataclass(frozen=True)
+class OwnSums:
+    """The rounds of a step in whose sums this site is, or may be: the newest that it was told of, and later ones that are untold.
+
+    The client state of one of these rounds is the valid one.
+    """
+
+    step: int
+    counted: int | None = None
+    untold: tuple[int, ...] = ()
+
+    def begun(self, round: int) -> Self:
+        """The same with a summand of this round."""
+        return replace(self, untold=(*self.untold, round))
+
+    def told(self, round: int, is_in: bool) -> Self:
+        """The same once the site was told whether it is in the sum of this round."""
+        counted = self.counted
+        if is_in and (counted is None or counted < round):
+            counted = round
+        untold = []
+        for other in self.untold:
+            if other != round and (counted is None or counted < other):
+                untold.append(other)
+        return replace(self, counted=counted, untold=tuple(untold))
+
+
+@dataclass(frozen=True)
 class Masks:
     """The sources of the masks of a summand: the place of the round in the setup, and the context of the sum."""
 
@@ -104,9 +130,10 @@ class SecureSums:
     """A site's secrets of a run and its ledger of summands, in `folder`. All methods raise `Declined`.
 
     In the ledger, `setup` is the newest one, and all secrets in it are derived from `secret`. `rounds` are the newest rounds with a
-    summand (`MaskedRound`). It is written before anything leaves the site: no restart and no setup makes it mask two summands for
-    one round, give both kinds of shares for one site, or shares for two sums. `unmasked` has the sums of all runs: over one model
-    there is one, or as many as the site's rule `sums_per_model` says.
+    summand (`MaskedRound`), `own_sums` those whose client state may be the valid one (`OwnSums`). It is written before anything
+    leaves the site: no restart and no setup makes it mask two summands for one round, give both kinds of shares for one site, or
+    shares for two sums. `unmasked` has the sums of all runs: over one model there is one, or as many as the site's rule
+    `sums_per_model` says.
     """
 
     def __init__(
@@ -276,6 +303,15 @@ class SecureSums:
         if earlier is not None and earlier.request != begun.request:
             raise Declined("sum", f"a second summand for round {head.round}, of another request")
 
+        # Two sums over one model, for which this site alone begins from two of its client states, would show what these add.
+        own_sums = self._own_sums(head.stage)
+        if earlier is None and asked.accepted not in (own_sums.counted, *own_sums.untold):
+            raise Declined(
+                "sum",
+                f"the client state of round {asked.accepted} in round {head.round}; the newest sum with this site is that of round "
+                f"{own_sums.counted}",
+            )
+
         # A sum over this model was unmasked, in this run or an earlier one: only the same sum can be had again.
         known = self.unmasked.sums_over(model)
         is_known = any(set(sites) <= set(asked.cohort) for sites in known)
@@ -284,15 +320,14 @@ class SecureSums:
 
         # The ledger is written before the site trains: a restart in between cannot make it begin another summand.
         if earlier is None:
-            self._write_round(begun)
+            self._write_round(begun, own_sums.begun(head.round))
         sum_context = setup.sum_context(head.place, asked, model, keys)
         return Masks(cohort=asked.cohort, slot=slot, context=sum_context, keys=keys)
 
-    def masked(self, masks: Masks, values: NDArray[np.float64]) -> Tree:
-        """The values of a summand as integers, plus the private mask, plus or minus the masks in common with the other sites."""
-        total = encode(values, len(masks.cohort))
-        length = len(total)
-        total = total + mask(self._derived(PRIVATE_MASK, masks.slot), masks.context, length)
+    def masked(self, masks: Masks, words: Words) -> Tree:
+        """The words of a summand, plus the private mask, plus or minus the masks in common with the other sites."""
+        length = len(words)
+        total = words + mask(self._derived(PRIVATE_MASK, masks.slot), masks.context, length)
         number = self.federation.number
         for name in masks.cohort:
             if name == self.name:
@@ -338,7 +373,9 @@ class SecureSums:
             raise self._second_sum(head, known)
         self.unmasked.add(summand.model, asked.alive)
         if not summand.alive:
-            self._write_round(replace(summand, alive=asked.alive, dropped=asked.dropped))
+            own_sums = self._own_sums(head.stage).told(head.round, self.name in asked.alive)
+            told = replace(summand, alive=asked.alive, dropped=asked.dropped)
+            self._write_round(told, own_sums)
 
         members = members_digest(keys)
         shares = []
@@ -366,12 +403,21 @@ class SecureSums:
         self.ledger |= changed
         write_bytes(self.file, json.dumps(self.ledger).encode())
 
-    def _write_round(self, masked_round: MaskedRound) -> None:
+    def _write_round(self, masked_round: MaskedRound, own_sums: OwnSums) -> None:
         """Write a round into the ledger, in the place of what it has of this round; the oldest ones are removed."""
         others = [other for other in self.rounds if other.place != masked_round.place]
         in_order = sorted([*others, masked_round], key=lambda of_round: of_round.place)
         self.rounds = in_order[-REMEMBERED_ROUNDS:]
-        self._write(rounds=[asdict(of_round) for of_round in self.rounds])
+        self._write(
+            rounds=[asdict(of_round) for of_round in self.rounds], own_sums=asdict(own_sums)
+        )
+
+    def _own_sums(self, step: int) -> OwnSums:
+        """The rounds of a step in whose sums this site is."""
+        kept = self.ledger.get("own_sums")
+        if kept is None or kept["step"] != step:
+            return OwnSums(step)
+        return OwnSums(step, kept["counted"], tuple(kept["untold"]))
 
     def _summand_at(self, place: tuple[int, int]) -> MaskedRound | None:
         """The round at this place in the ledger; None if it has none."""

@@ -164,11 +164,6 @@ class ReplyCache:
             file for file in self.folder.glob("*.reply") if _round_of(file) == request.head.place
         ]
 
-    def of_step(self, request: Envelope) -> list[Path]:
-        """The files of the replies to requests of the same step of the plan, in whatever round."""
-        stage = request.head.stage
-        return [file for file in self.folder.glob("*.reply") if _round_of(file)[0] == stage]
-
     def places_of_other_keys(self) -> set[tuple[int, int]]:
         """The steps and rounds of replies that the site has signed with an earlier key; nobody can read these any more."""
         return {_round_of(file) for file in self._of_all_keys() if file.parent != self.folder}

@@ -16,6 +16,7 @@ from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.core.option import Help, options_of
 from unalike.core.options import AtLeastOne, NotNegative, Whole
+from unalike.core.tasks.task import Task
 from unalike.data.client_data import ClientData
 from unalike.federation.protocol.envelope import Head
 from unalike.federation.protocol.messages import Declined
@@ -66,7 +67,10 @@ class SitePolicy:
         Whole, Help("Fewest test samples with which it evaluates; with fewer it only trains.")
     ] = 20
     least_class: Annotated[
-        Whole, Help("Fewest test samples of a class; those of rarer classes are left out.")
+        Whole,
+        Help(
+            "Fewest test samples of a class, with an event or without one, or with each of several labels; rarer ones are left out."
+        ),
     ] = 3
     digits: Annotated[
         Whole, Help("Significant digits of sums of losses and errors that leave; 0: all.")
@@ -114,8 +118,8 @@ class SitePolicy:
             limit = self.memory * 2**20
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
-    def allowed(self, data: ClientData, method: str, has_classes: bool) -> ClientData:
-        """The samples that the rules leave. Raises `Declined` for a method or a number of samples that they exclude."""
+    def allowed(self, data: ClientData, method: str, task: Task) -> ClientData:
+        """The samples of a task that the rules leave. Raises `Declined` for a method or a number of samples that they exclude."""
         names = {call.name for call in spec.parse(method)}
         if self.methods and not names <= set(self.methods):
             raise Declined(
@@ -128,8 +132,7 @@ class SitePolicy:
                 f"{len(data.train[1])} training samples; site.toml demands {self.least_training}, since an update can show those "
                 "of few: join with more, or lower least_training there",
             )
-        least_class = self.least_class if has_classes else 0
-        return data.without_small_groups(self.least_test, least_class)
+        return data.without_small_groups(self.least_test, self.least_class, task.kinds)
 
     def check_fit(self, samples: int, coefficients: int) -> None:
         """Raise `Declined` for training samples that are too few for an exact fit of so many coefficients (0: there is none)."""

@@ -155,8 +155,8 @@ class SiteWorker:
     def _begin_with(self, federation: Federation) -> None:
         """Go on with runs of this method and seed, which are among those agreed on."""
         # The site's own rules come first: samples that they leave out are seen by nothing that follows.
-        has_classes = find_task(federation.data.task).takes_class_names
-        data = self.policy.allowed(self._data, federation.method, has_classes)
+        task = find_task(federation.data.task)
+        data = self.policy.allowed(self._data, federation.method, task)
         population = site_population(federation, self.number, data)
         count = len(population.train[self.number])
         enrolled = federation.sites[self.number]
@@ -489,7 +489,7 @@ class SiteWorker:
         else:
             summand = self._summand(request.head, step, group, broadcast, masks)
             update = summand.client_update
-            answer = self._sums(request).masked(masks, summand.values)
+            answer = self._sums(request).masked(masks, summand.words)
 
         # The new client state is kept beside the old one until the coordinator says which of them counts.
         group.client_states.save({me: broadcast.round})
@@ -523,7 +523,9 @@ class SiteWorker:
         summand = trained_summand(group, broadcast, self.number, weights, len(masks.cohort))
         if summand.why_idle:
             why = printable(summand.why_idle)
-            self.log(f"training in round {head.round} leaves the model as it is: {why}")
+            self.log(
+                f"training in round {head.round} failed, and so does the sum of that round: {why}"
+            )
             self.journal.add(
                 "idle summand",
                 run=head.run,
@@ -551,12 +553,15 @@ class SiteWorker:
 
     def _check_first_answer(self, request: Envelope) -> None:
         """Raise `Declined` where a query of this step was answered: with other ranges it has other noise, which averages out."""
+        # A step has one round to ask in: replies of later ones, such as those to notices, would push the answer out of those kept.
+        if request.head.round:
+            raise Declined("plan", f"a query in round {request.head.round}; expected round 0")
         replies = self.folder.replies(request.head.run, public_text(self.key))
-        if any(stage == request.head.stage for stage, _ in replies.places_of_other_keys()):
+        if request.head.place in replies.places_of_other_keys():
             raise Declined(
                 "plan", f"an answer of step {request.head.stage} left with an earlier key"
             )
-        for file in replies.of_step(request):
+        for file in replies.of_round(request):
             _, tensors = unseal(file.read_bytes(), self.key.public_key()).open()
             if tensors:
                 raise Declined("plan", f"a second query in step {request.head.stage}; expected one")
@@ -586,11 +591,14 @@ class SiteWorker:
     def _choose(self, request: Envelope) -> Answer:
         """The number of the model with the smallest answer; the answers themselves stay here."""
         asked, tensors = self._opened(request, ChooseRequest)
-        planned_step(self.run_config, request.head.stage, asked.query, Stage, asked)
+        planned = planned_step(self.run_config, request.head.stage, asked.query, Stage, asked)
+        # Among more models than the plan has, a choice would tell more: of 4000 that predict constants, the mean label.
+        agreed = len(planned.groups or ())
         models = tree.unpack(tensors)
-        if len(models) != asked.groups:
-            raise Malformed(
-                f"a choice among {asked.groups} models, of which {len(models)} came; expected all of them"
+        if not len(models) == asked.groups == agreed:
+            raise Declined(
+                "plan",
+                f"a choice among {asked.groups} models, of which {len(models)} came; expected {agreed}",
             )
         answers = self._query_answers(asked, models, [str(i) for i in range(asked.groups)])
         numbers = [float(number) for answer in answers for number in answer.values()]
