@@ -24,12 +24,27 @@ LONG, SHORT = 10, 3
 """Where a part trains for `LONG` or more `steps` or `epochs` of its own, `SHORT` of them run the same code."""
 
 
+SUMS = {"fedacg", "fedproto", "lg_fedavg"}
+"""Methods whose parts are each tested in another method, where alone a case could fail."""
+
+
 def distinct() -> dict[str, Plan]:
-    """Registered name -> plan, each value once: a name of the catalogue before that of a part (`fedavg`, not `mean`)."""
-    names = sorted(registry, key=lambda name: (isinstance(registry[name], type), name))
+    """Registered name -> plan, each value once: a name of the catalogue before that of a part (`fedavg`, not `mean`).
+
+    A part that papers do not know by its own name is tested in the method that it belongs to, and not once more by itself.
+    """
+    methods = sorted(name for name in registry if not isinstance(registry[name], type))
     named: dict[Plan, str] = {}
-    for name in names:
-        named.setdefault(plan(name), name)
+    tested: set[type] = set()
+    for name in methods:
+        if name not in SUMS:
+            found = plan(name)
+            named.setdefault(found, name)
+            tested |= {type(p) for p in getattr(found, "parts", ())}
+    for name in sorted(set(registry) - set(methods)):
+        part: Any = registry[name]
+        if part.has_own_name or part not in tested:
+            named.setdefault(plan(name), name)
     return {name: found for found, name in sorted(named.items(), key=lambda item: item[1])}
 
 

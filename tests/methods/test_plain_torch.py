@@ -1,4 +1,4 @@
-"""Each recipe of the cookbook, taken from the page as it stands, does what plain PyTorch does.
+"""Published methods do what plain PyTorch does.
 
 The plain versions are written from the equations. Three clients of 7, 3 and 8 samples make two full-batch steps in each of three
 rounds, so that no order of batches matters; the second client lacks a class.
@@ -7,11 +7,8 @@ rounds, so that no order of batches matters; the second client lacks a class.
 from __future__ import annotations
 
 import copy
-import re
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,29 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import unalike as ua
-from unalike.methods.part import registry
 from unalike.runtime.results.finished_run import Run
 
-PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "cookbook.md"
 SIZES = (7, 3, 8)
 SHARES = [n / sum(SIZES) for n in SIZES]
 CLASSES, FEATURES = 3, 5
 LR, STEPS, ROUNDS = 0.3, 2, 3
 EXECUTORS = ("loop", "batched")
 Params = list[Tensor]
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[ModuleType]:
-    """The names that the page defines; its parts are registered for the time of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        list(registry)  # loads the names of the library
-        patch.setattr(registry, "_builders", dict(registry._builders))
-        module = ModuleType("page_cookbook")
-        patch.setitem(sys.modules, module.__name__, module)
-        for text in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.S | re.M):
-            exec(compile(text, PAGE.name, "exec"), vars(module))
-        yield module
 
 
 # ---- the task ----
@@ -253,21 +235,172 @@ def mime_lite(beta: float) -> nn.Module:
     return net
 
 
+def updates_and_losses(net: nn.Module) -> tuple[list[Params], list[float]]:
+    """The clients' updates from the model, and its losses on their samples."""
+    updates, losses = [], []
+    for x, y in SAMPLES:
+        losses.append(F.cross_entropy(net(x), y).item())
+        local = copy.deepcopy(net)
+        train(local, lambda local=local, x=x, y=y: F.cross_entropy(local(x), y))
+        updates.append([v - w for v, w in zip(values_of(local), values_of(net))])
+    return updates, losses
+
+
+def move(net: nn.Module, update: Params) -> None:
+    set_values(net, [w + u for w, u in zip(values_of(net), update)])
+
+
+def square(values: Params) -> float:
+    return sum(float(t.square().sum()) for t in values)
+
+
+def term(t: float) -> nn.Module:
+    net = new_net()
+    for _ in range(ROUNDS):
+        updates, losses = updates_and_losses(net)
+        tilted = [p * math.exp(t * f) for p, f in zip(SHARES, losses)]
+        move(net, mean(updates, [c / sum(tilted) for c in tilted]))
+    return net
+
+
+def afl(rate: float) -> nn.Module:
+    """The nearest point of the simplex is found by bisection of its threshold."""
+    net = new_net()
+    c = [1 / len(SIZES)] * len(SIZES)
+    for _ in range(ROUNDS):
+        updates, losses = updates_and_losses(net)
+        move(net, mean(updates, c))
+        ascended = [c_k + rate * f for c_k, f in zip(c, losses)]
+        low, high = min(ascended) - 1, max(ascended)
+        for _ in range(60):
+            threshold = (low + high) / 2
+            if sum(max(a - threshold, 0) for a in ascended) > 1:
+                low = threshold
+            else:
+                high = threshold
+        c = [max(a - low, 0) for a in ascended]
+    assert 0 in c  # the rate is one at which a client is left out
+    return net
+
+
+def fedlesam(rho: float) -> nn.Module:
+    net = new_net()
+    received = values_of(net)
+    for _ in range(ROUNDS):
+        w = values_of(net)
+        back = [a - b for a, b in zip(received, w)]
+        length = max(math.sqrt(square(back)), 1e-12)
+        received = w
+        models = []
+        for x, y in SAMPLES:
+            local = copy.deepcopy(net)
+            for _ in range(STEPS):
+                v = values_of(local)
+                move(local, [rho / length * b for b in back])
+                g = gradient(local, F.cross_entropy(local(x), y))
+                set_values(local, v)
+                descend(local, g)
+            models.append(values_of(local))
+        set_values(net, mean(models, SHARES))
+    return net
+
+
+def adabest(mu: float, beta: float) -> nn.Module:
+    net = new_net()
+    equal = [1 / len(SIZES)] * len(SIZES)
+    h = [[torch.zeros_like(w) for w in values_of(net)] for _ in SIZES]
+    last_mean = values_of(net)
+    for _ in range(ROUNDS):
+        models = []
+        for k, (x, y) in enumerate(SAMPLES):
+            local = copy.deepcopy(net)
+            for _ in range(STEPS):
+                g = gradient(local, F.cross_entropy(local(x), y))
+                descend(local, [a - b for a, b in zip(g, h[k])])
+            models.append(values_of(local))
+            moved = zip(h[k], values_of(net), models[k])
+            h[k] = [a + mu * (w - v) for a, w, v in moved]
+        of_models = mean(models, equal)
+        bias = [beta * (a - b) for a, b in zip(last_mean, of_models)]
+        last_mean = of_models
+        set_values(net, [a - b for a, b in zip(of_models, bias)])
+    return net
+
+
+def fedacg(lam: float, beta: float) -> nn.Module:
+    """What the server sends: w + lam m."""
+    net = new_net()
+    w = values_of(net)
+    m = [torch.zeros_like(t) for t in w]
+    for _ in range(ROUNDS):
+        sent = [a + lam * b for a, b in zip(w, m)]
+        models = []
+        for x, y in SAMPLES:
+            set_values(net, sent)
+            for _ in range(STEPS):
+                g = gradient(net, F.cross_entropy(net(x), y))
+                drift = [v - s for v, s in zip(values_of(net), sent)]
+                descend(net, [a + beta * d for a, d in zip(g, drift)])
+            models.append(values_of(net))
+        u = [a - b for a, b in zip(mean(models, [1 / 3] * 3), sent)]
+        m = [lam * a + b for a, b in zip(m, u)]
+        w = [a + b for a, b in zip(w, m)]
+    set_values(net, [a + lam * b for a, b in zip(w, m)])
+    return net
+
+
+def fedamp(alpha: float, sigma: float, lam: float) -> list[nn.Module]:
+    nets = [new_net() for _ in SIZES]
+    for _ in range(ROUNDS):
+        models = [values_of(net) for net in nets]
+        for k, (net, (x, y)) in enumerate(zip(nets, SAMPLES)):
+            xi = []
+            for model in models:
+                gap = square([a - b for a, b in zip(models[k], model)])
+                xi.append(alpha / sigma * math.exp(-gap / sigma))
+            xi[k] = 0
+            xi[k] = 1 - sum(xi)
+            assert xi[k] > 0
+            u = mean(models, xi)
+            set_values(net, u)
+            for _ in range(STEPS):
+                g = gradient(net, F.cross_entropy(net(x), y))
+                drift = [v - t for v, t in zip(values_of(net), u)]
+                descend(net, [a + lam * d for a, d in zip(g, drift)])
+    return nets
+
+
 # ---- the tests ----
 
-SHARED_MODELS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
-    "fedlc": ("calibrated_logits(tau=0.5)", lambda: fedlc(0.5)),
-    "fedcurv": ("curvature(lam=0.5)", lambda: fedcurv(0.5)),
-    "q-fedavg": ("fair_mean(q=2)", lambda: q_fedavg(2)),
-    "mimelite": ("shared_momentum(beta=0.8) + uniform", lambda: mime_lite(0.8)),
+SHARED_MODELS: dict[str, Callable[[], nn.Module]] = {
+    "fedlc(tau=0.5)": lambda: fedlc(0.5),
+    "fedcurv(lam=0.5)": lambda: fedcurv(0.5),
+    "q_ffl(q=2)": lambda: q_fedavg(2),
+    "term(t=2)": lambda: term(2),
+    "afl(rate=2)": lambda: afl(2),
+    "mimelite(beta=0.8)": lambda: mime_lite(0.8),
+    "fedlesam(rho=0.5)": lambda: fedlesam(0.5),
+    "adabest(mu=0.3, beta=0.8)": lambda: adabest(0.3, 0.8),
+    "fedacg(lam=0.6, beta=0.3)": lambda: fedacg(0.6, 0.3),
+}
+OWN_MODELS: dict[str, Callable[[], list[nn.Module]]] = {
+    "fedproto(lam=2)": lambda: fedproto(2),
+    "fedamp(alpha=0.3, sigma=2, lam=0.5)": lambda: fedamp(0.3, 2, 0.5),
 }
 LIMIT_CASES = {
-    "calibrated_logits(tau=0)": "fedavg",
-    "private(select='all') + prototypes(lam=0)": "local_only",
-    "curvature(lam=0)": "fedavg",
-    "fair_mean(q=0)": "uniform",
-    "shared_momentum(beta=0)": "fedavg",
-    "balanced_softmax + personal_head": "balanced_softmax",
+    "fedlc(tau=0)": "fedavg",
+    "fedproto(lam=0)": "local_only",
+    "fedamp(alpha=0, lam=0)": "local_only",
+    "fedcurv(lam=0)": "fedavg",
+    "q_ffl(q=0)": "uniform",
+    "term(t=0)": "fedavg",
+    "afl(rate=0)": "uniform",
+    "mimelite(beta=0, weighted=True)": "fedavg",
+    "adabest(mu=0, beta=0, weighted=True)": "fedavg",
+    "fedacg(lam=0, beta=0, weighted=True)": "fedavg",
+    "fedexp(epsilon=1e9)": "fedavg",
+    "fedlesam(rho=0)": "fedavg",
+    "fedrod": "balanced_softmax",
 }
 
 
@@ -277,22 +410,22 @@ def assert_equal_to(net: nn.Module, params: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("recipe", SHARED_MODELS)
-def test_shared_model_of_a_recipe_equals_plain_torch(page, recipe, executor):
-    spec, plain = SHARED_MODELS[recipe]
-    assert_equal_to(plain(), trained(spec, executor).params)
+@pytest.mark.parametrize("spec", SHARED_MODELS)
+def test_shared_model_equals_plain_torch(spec, executor):
+    assert_equal_to(SHARED_MODELS[spec](), trained(spec, executor).params)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_fedproto_equals_plain_torch(page, executor):
-    run = trained("private(select='all') + prototypes(lam=2)", executor)
-    for k, net in enumerate(fedproto(2)):
+@pytest.mark.parametrize("spec", OWN_MODELS)
+def test_own_models_equal_plain_torch(spec, executor):
+    run = trained(spec, executor)
+    for k, net in enumerate(OWN_MODELS[spec]()):
         assert_equal_to(net, run.personal(k))
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_fedrod_equals_plain_torch(page, executor):
-    run = trained(page.fedrod, executor)
+def test_fedrod_equals_plain_torch(executor):
+    run = trained("fedrod", executor)
     net, heads = fedrod()
     assert_equal_to(net, run.params)
     for k, head in enumerate(heads):
@@ -301,7 +434,7 @@ def test_fedrod_equals_plain_torch(page, executor):
 
 
 @pytest.mark.parametrize("spec", LIMIT_CASES)
-def test_limit_case_of_a_recipe(page, spec):
+def test_limit_case(spec):
     run, limit = trained(spec, "loop"), trained(LIMIT_CASES[spec], "loop")
     for own, other in zip(run.personal(0).values(), limit.personal(0).values(), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-7)
