@@ -12,7 +12,7 @@ from simulation import Clients, Simulation, mlp
 from unalike.core.types import Batch
 from unalike.core.views import Cohort
 from unalike.methods.method import Method
-from unalike.methods.part import parameters, registry
+from unalike.methods.part import Part, parameters, registry
 from unalike.methods.plan import Plan, plan
 from unalike.methods.roles import ServerStep
 
@@ -33,7 +33,7 @@ def distinct() -> dict[str, Plan]:
 
     A part that papers do not know by its own name is tested in the method that it belongs to, and not once more by itself.
     """
-    methods = sorted(name for name in registry if not isinstance(registry[name], type))
+    methods = sorted(name for name in registry if not _is_part(registry[name]))
     named: dict[Plan, str] = {}
     tested: set[type] = set()
     for name in methods:
@@ -46,6 +46,10 @@ def distinct() -> dict[str, Plan]:
         if part.has_own_name or part not in tested:
             named.setdefault(plan(name), name)
     return {name: found for found, name in sorted(named.items(), key=lambda item: item[1])}
+
+
+def _is_part(builder: Any) -> bool:
+    return isinstance(builder, type) and issubclass(builder, Part)
 
 
 def short(method: Plan) -> Plan:

@@ -21,7 +21,7 @@ INITIAL = "initial"
 
 @part
 class AttentiveModels(Personalizer, Objective, ServerStep):
-    """Local loss + lam/2 ||v - u_k||^2 from v = u_k on, u_k = sum_j xi_kj w_j (FedAMP, Huang et al. 2021, eqs. 3 and 4).
+    """Local loss + lam/2 ||v - u_k||^2 from v = u_k on, u_k = sum_j xi_kj w_j (FedAMP, Huang et al. 2021, algorithm 1).
 
     w_j is the model that client j sent last, xi_kj = (alpha / sigma) exp(-||w_k - w_j||^2 / sigma) for j != k, and xi_kk the rest
     of 1. Clients keep their models (`private(select='all')`, as in `fedamp`) and are evaluated with them; the server keeps one of

@@ -22,7 +22,7 @@ from unalike.methods.search_space import LogRange
 )
 @part
 class Curvature(Objective):
-    """lam sum_{j != k} (v - v_j)^T diag(I_j) (v - v_j) (FedCurv, Shoham et al. 2019, eq. 1).
+    """lam sum_{j != k} (v - v_j)^T diag(I_j) (v - v_j) (FedCurv, Shoham et al. 2019).
 
     v_j is client j's model after its last participation, and I_j [P] the diagonal of its Fisher information there: the mean over
     its samples of the squared gradient of a sample's loss. Clients send the changes of I_j and I_j v_j, so that the server knows

@@ -90,9 +90,9 @@ class TiltedMean(MeanByLoss):
 )
 @part
 class AgnosticMean(MeanByLoss, ServerStep):
-    """w+ = w + sum_k c_k u_k, and c <- the point of the simplex nearest to c + rate F (AFL, Mohri et al. 2019, section 4.2).
+    """w+ = w + sum_k c_k u_k, and c <- the point of the simplex nearest to c + rate F (AFL, Mohri et al. 2019, Stochastic-AFL).
 
-    Descent in w and ascent in c on sum_k c_k F_k, so that the model is the best for the worst mixture of the clients: `u_k` is here
+    Descent in w and ascent in c on sum_k c_k F_k, so that the model is the best for the worst mixture of the clients; u_k is here
     what a client's local steps give, where the paper makes one. c starts at 1/N, and rate = 0 is `uniform`. Of a cohort only the
     clients in it change their c_k, whose sum stays; they count by their share of it (alike where it is 0). With full participation
     this is the paper's rule. The model is the last one, where the paper and the code of q-FFL's authors average those of all

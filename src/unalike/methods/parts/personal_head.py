@@ -16,7 +16,7 @@ class PersonalHead(PersonalModel):
     """Logits u + h_k(z): those of the shared model and of the client's own head h_k on its features z (FedRoD, Chen and Chao 2022).
 
     h_k starts as the shared head, stays on the client and is trained in the same steps by the task's loss at u + h_k(z), in which u
-    and z are constant (eq. 5): what is shared trains as without this part, bit by bit. Heads are linear; the paper's hypernetwork,
+    and z are constant: what is shared trains as without this part, bit by bit. Heads are linear; the paper's hypernetwork,
     which makes heads for new clients, is left out. PFLlib and fluke do the same; FL-bench predicts with h_k alone, and lets its
     loss train the body, too.
     """
