@@ -106,7 +106,7 @@ FAMILIES = {
         "Each client is evaluated with a model of its own.",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
-            *("lg_fedavg", "fedproto", "fedrod", "fedamp"),
+            *("lg_fedavg", "fedproto", "fedrod", "fedamp", "creff"),
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import unalike as ua
+from unalike._utils import seeds
 from unalike.runtime.results.finished_run import Run
 
 SIZES = (7, 3, 8)
@@ -370,6 +371,47 @@ def fedamp(alpha: float, sigma: float, lam: float) -> list[nn.Module]:
     return nets
 
 
+def creff(samples: int, steps: int, match_lr: float, epochs: int, lr: float) -> nn.Module:
+    """FedAvg's body under the retrained head."""
+    net = new_net()
+    first_head, head = copy.deepcopy(net[2]), copy.deepcopy(net[2])
+    generator = torch.Generator().manual_seed(seeds.number(0, "federated_features"))
+    z = torch.randn(CLASSES, samples, FEATURES, generator=generator)
+
+    def gradient_of_class(features: Tensor, c: int, create_graph: bool = False) -> Params:
+        loss = F.cross_entropy(head(features), torch.full((len(features),), c))
+        return list(torch.autograd.grad(loss, list(head.parameters()), create_graph=create_graph))
+
+    def gap(own: Tensor, wanted: Tensor) -> Tensor:
+        lengths = own.norm(dim=-1) * wanted.norm(dim=-1) + 1e-6
+        return (1 - (own * wanted).sum(-1) / lengths).sum()
+
+    for _ in range(ROUNDS):
+        wanted = []
+        for c in range(CLASSES):
+            of_clients = [
+                gradient_of_class(net[:2](x[y == c]).detach(), c) for x, y in SAMPLES if c in y
+            ]
+            wanted.append(mean(of_clients, [1 / len(of_clients)] * len(of_clients)))
+        for _ in range(steps):
+            z = z.detach().requires_grad_()
+            total = torch.zeros(())
+            for c in range(CLASSES):
+                for own, of_clients in zip(gradient_of_class(z[c], c, True), wanted[c]):
+                    total = total + gap(own, of_clients)
+            [slope] = torch.autograd.grad(total, [z])
+            z = z - match_lr * slope
+        z = z.detach()
+        head = copy.deepcopy(first_head)
+        y = torch.arange(CLASSES).repeat_interleave(samples)
+        for _ in range(epochs):
+            slopes = gradient(head, F.cross_entropy(head(z.flatten(0, 1)), y))
+            set_values(head, [w - lr * g for w, g in zip(values_of(head), slopes)])
+        updates, _ = updates_and_losses(net)
+        move(net, mean(updates, SHARES))
+    return nn.Sequential(net[0], net[1], head)
+
+
 # ---- the tests ----
 
 SHARED_MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -431,6 +473,16 @@ def test_fedrod_equals_plain_torch(executor):
     for k, head in enumerate(heads):
         expected = net(X) + head(net[:2](X))
         torch.testing.assert_close(run.predictor(k)(X), expected.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_creff_equals_plain_torch(executor):
+    options = {"samples": 4, "steps": 5, "match_lr": 0.5, "epochs": 7, "lr": 0.3}
+    arguments = ", ".join(f"{name}={value}" for name, value in options.items())
+    run = trained(f"creff({arguments})", executor)
+    expected = creff(**options)(X)
+    torch.testing.assert_close(run.predictor(1)(X), expected.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run.params, trained("fedavg", executor).params)
 
 
 @pytest.mark.parametrize("spec", LIMIT_CASES)
