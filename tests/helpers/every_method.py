@@ -13,6 +13,7 @@ from unalike.core.types import Batch
 from unalike.core.views import Cohort
 from unalike.methods.method import Method
 from unalike.methods.part import Part, parameters, registry
+from unalike.methods.parts.shared_momentum import SharedMomentum
 from unalike.methods.plan import Plan, plan
 from unalike.methods.roles import ServerStep
 
@@ -140,8 +141,11 @@ def clone(nest: Any) -> Any:
 def rounding(method: Method) -> float:
     """How far two executors may be apart, in shares of the update: float32 sums in another order.
 
-    1e-4 where the server distils: steps of Adam, which divides by small numbers, enlarge the last bits.
+    1e-4 where the server distils: steps of Adam, which divides by small numbers, enlarge the last bits. And where the first steps
+    are a tenth of the gradient, so that the last bits are a larger share.
     """
+    if any(isinstance(p, SharedMomentum) for p in method.parts):
+        return 1e-4
     distils = any(
         isinstance(p, ServerStep) and p.rank == ServerStep.DISTILLATION for p in method.parts
     )

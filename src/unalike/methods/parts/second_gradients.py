@@ -4,29 +4,42 @@ from typing import Annotated, ClassVar
 
 from pydantic import NonNegativeFloat
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.types import Batch, Tree
-from unalike.core.views import ClientView
+from unalike.core.views import ClientView, PartLookup
+from unalike.core.work import Work
 from unalike.methods.method import alias
 from unalike.methods.part import part
-from unalike.methods.roles import Correction
+from unalike.methods.roles import Correction, LocalGradient
 from unalike.methods.search_space import LinearRange, LogRange
 
 LEAST_LENGTH = 1e-12
 """In place of a length of 0, by which a direction would be divided."""
 
 
+class SecondGradient(Correction):
+    """A correction that replaces the gradient of a step by that at another point; it acts before corrections that add to it."""
+
+    rank: ClassVar[int] = -1
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        for rule in method.role(LocalGradient):
+            raise UnalikeError(
+                f"{method!r}: {rule.name} finds the gradient of a step by a rule of its own, and {self.name} asks for a second "
+                "gradient, which that rule does not find; leave one of them out"
+            )
+
+
 @alias("fedsam", "Each step takes the gradient where a batch's loss is larger (Qu et al. 2022).")
 @part
-class SharpnessAware(Correction):
+class SharpnessAware(SecondGradient):
     """The gradient at v + rho g / ||g|| in place of g, the gradient at v (FedSAM, Qu et al. 2022, algorithm 1).
 
     Both are gradients of the whole local loss on the batch of the step, so a step has two passes. rho = 0 is FedAvg. Buffers of
     batch norms are those of the first pass. In fluke's code gradients are not set to 0 between steps, so that it climbs along g
     and the last step's gradient together.
     """
-
-    rank: ClassVar[int] = -1
 
     rho: Annotated[NonNegativeFloat, LogRange(1e-3, 0.5)] = 0.05
 
@@ -40,7 +53,7 @@ class SharpnessAware(Correction):
     "As FedSAM, with the direction in which the shared model came, the same in all steps (Fan et al. 2024).",
 )
 @part
-class EstimatedPerturbation(Correction):
+class EstimatedPerturbation(SecondGradient):
     """The gradient at v + rho (w_k - w) / ||w_k - w|| in place of that at v (FedLESAM, Fan et al. 2024, algorithm 1).
 
     w is the model received and w_k the one that the client received when it last took part, at first the initial one: the way
@@ -51,8 +64,6 @@ class EstimatedPerturbation(Correction):
     In the authors' code the server sends its last update, the same as w_k - w where all clients take part; it reads entry i of
     that flat vector as the direction of the i-th tensor, so that all entries of a tensor move by one number.
     """
-
-    rank: ClassVar[int] = -1
 
     rho: Annotated[NonNegativeFloat, LogRange(1e-3, 0.5)] = 0.05
 
@@ -73,13 +84,11 @@ class EstimatedPerturbation(Correction):
     "extragradient", "Each step takes the gradient where the step would lead (Korpelevich 1976)."
 )
 @part
-class Lookahead(Correction):
+class Lookahead(SecondGradient):
     """The gradient at v - ahead lr g in place of g, the gradient at v (extragradient, Korpelevich 1976). ahead = 0 is FedAvg.
 
     Both are gradients of the whole local loss on the batch of the step.
     """
-
-    rank: ClassVar[int] = -1
 
     ahead: Annotated[NonNegativeFloat, LinearRange(0, 1)] = 1.0
 
