@@ -51,7 +51,9 @@ class AttentiveModels(Personalizer, Objective, ServerStep):
             return own
         others = tree.stack([*models.values()])
         gaps = tree.map(lambda w, w_j: w_j - w, own, others)
-        squares = sum(tree.matrix(gap).square().sum(1) for gap in gaps.values())
+        squares = torch.zeros(len(models))
+        for gap in gaps.values():
+            squares = squares.to(gap) + tree.matrix(gap).square().sum(1)
         xi = self.alpha / self.sigma * torch.exp(-squares / self.sigma)
         xi = xi / xi.sum().clamp_min(1)
         return tree.add(own, tree.weighted_sum(gaps, xi))

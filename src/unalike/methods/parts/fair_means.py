@@ -21,7 +21,10 @@ LOSS = "loss"
 
 @validated
 class MeanByLoss(Aggregator):
-    """A sum of the updates whose weights follow from the clients' losses F_k at the received model. Clients send F_k."""
+    """A sum of the updates whose weights follow from the clients' losses F_k at the received model.
+
+    Clients send F_k, and the server believes them: a client that exaggerates counts for more.
+    """
 
     needs_data: ClassVar[bool] = True
 
