@@ -32,12 +32,18 @@ FAMILIES = {
     "local_objectives": Family(
         "Local objectives",
         "Each client's loss gets a further term or another form, so that local training stays useful for all.",
-        ("fedprox", "feddyn", "moon", "fedntd", "fedgen", "balanced_softmax", "feature_alignment"),
+        (
+            *("fedprox", "feddyn", "moon", "fedntd", "fedgen", "fedcurv"),
+            *("balanced_softmax", "fedlc", "feature_alignment"),
+        ),
     ),
     "drift": Family(
         "Corrections and normalized updates",
         "The clients' gradients are corrected, or their updates are divided by their local progress.",
-        ("scaffold", "feddc", "fednova", "fedmix"),
+        (
+            *("scaffold", "feddc", "adabest", "mimelite", "fedsam", "fedlesam", "extragradient"),
+            *("fednova", "fedmix"),
+        ),
     ),
     "exact": Family(
         "Exact fits",
@@ -48,7 +54,7 @@ FAMILIES = {
         "Server optimizers and shrinking",
         "The combined update is changed before it is applied: by an optimizer on the server, or by shrinking weights.",
         (
-            *("fedavgm", "fedadam", "fedyogi", "fedadagrad"),
+            *("fedavgm", "fedacg", "fedadam", "fedyogi", "fedadagrad", "fedexp"),
             *("lws", "fedlws", "fixed_shrink", "learned_shrinking", "awd", "adadecay"),
         ),
     ),
@@ -56,6 +62,11 @@ FAMILIES = {
         "Weights and aggregation rules",
         "The weighted mean is replaced by other weights or another rule.",
         ("uniform", "feddisco", "ldawa", "fedlama", "fedsa", "fedpake", "fedlaw", "feddf"),
+    ),
+    "fair": Family(
+        "Fair objectives",
+        "Clients on which the model is bad count more, so that the worst one gains; the mean over the clients often loses.",
+        ("q_ffl", "term", "afl"),
     ),
     "robust": Family(
         "Robust aggregation",
@@ -95,6 +106,7 @@ FAMILIES = {
         "Each client is evaluated with a model of its own.",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
+            *("lg_fedavg", "fedproto", "fedrod", "fedamp", "creff"),
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),

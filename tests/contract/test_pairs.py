@@ -106,8 +106,8 @@ def test_round_of_two_methods_together_is_the_same_in_both_executors(pair):
     # decides
     distils = rounding(both) != 1e-5
     work = {"epochs": 1, "lr": 0.05, "dtype": torch.float64 if distils else torch.float32}
-    one, other = (federation(both, executor, **work) for executor in ("loop", "batched"))
     try:
+        one, other = (federation(both, executor, **work) for executor in ("loop", "batched"))
         one.round([1, 2]), other.round([1, 2])
     except UnalikeError as error:  # what depends on the model is said when it is known
         assert repr(both) in str(error), error

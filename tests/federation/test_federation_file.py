@@ -186,7 +186,7 @@ def made_by_command(folder, *flags):
                 "needs classes (integer labels); found a task of " + task,
             )
             for method, tasks in {
-                "fedgen fedgh fedpac feature_alignment balanced_softmax fedconcat ccvr": (
+                "fedgen fedgh fedpac feature_alignment fedlc fedproto creff balanced_softmax fedconcat ccvr": (
                     "binary",
                     "regression",
                 ),

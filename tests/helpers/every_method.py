@@ -12,7 +12,8 @@ from simulation import Clients, Simulation, mlp
 from unalike.core.types import Batch
 from unalike.core.views import Cohort
 from unalike.methods.method import Method
-from unalike.methods.part import parameters, registry
+from unalike.methods.part import Part, parameters, registry
+from unalike.methods.parts.shared_momentum import SharedMomentum
 from unalike.methods.plan import Plan, plan
 from unalike.methods.roles import ServerStep
 
@@ -24,13 +25,32 @@ LONG, SHORT = 10, 3
 """Where a part trains for `LONG` or more `steps` or `epochs` of its own, `SHORT` of them run the same code."""
 
 
+SUMS = {"fedacg", "fedproto", "lg_fedavg"}
+"""Methods whose parts are each tested in another method, where alone a case could fail."""
+
+
 def distinct() -> dict[str, Plan]:
-    """Registered name -> plan, each value once: a name of the catalogue before that of a part (`fedavg`, not `mean`)."""
-    names = sorted(registry, key=lambda name: (isinstance(registry[name], type), name))
+    """Registered name -> plan, each value once: a name of the catalogue before that of a part (`fedavg`, not `mean`).
+
+    A part that papers do not know by its own name is tested in the method that it belongs to, and not once more by itself.
+    """
+    methods = sorted(name for name in registry if not _is_part(registry[name]))
     named: dict[Plan, str] = {}
-    for name in names:
-        named.setdefault(plan(name), name)
+    tested: set[type] = set()
+    for name in methods:
+        if name not in SUMS:
+            found = plan(name)
+            named.setdefault(found, name)
+            tested |= {type(p) for p in getattr(found, "parts", ())}
+    for name in sorted(set(registry) - set(methods)):
+        part: Any = registry[name]
+        if part.has_own_name or part not in tested:
+            named.setdefault(plan(name), name)
     return {name: found for found, name in sorted(named.items(), key=lambda item: item[1])}
+
+
+def _is_part(builder: Any) -> bool:
+    return isinstance(builder, type) and issubclass(builder, Part)
 
 
 def short(method: Plan) -> Plan:
@@ -121,8 +141,11 @@ def clone(nest: Any) -> Any:
 def rounding(method: Method) -> float:
     """How far two executors may be apart, in shares of the update: float32 sums in another order.
 
-    1e-4 where the server distils: steps of Adam, which divides by small numbers, enlarge the last bits.
+    1e-4 where the server distils: steps of Adam, which divides by small numbers, enlarge the last bits. And where the first steps
+    are a tenth of the gradient, so that the last bits are a larger share.
     """
+    if any(isinstance(p, SharedMomentum) for p in method.parts):
+        return 1e-4
     distils = any(
         isinstance(p, ServerStep) and p.rank == ServerStep.DISTILLATION for p in method.parts
     )

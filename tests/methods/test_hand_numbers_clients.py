@@ -123,6 +123,15 @@ def test_fedprox_with_client_momentum_equals_hand_numbers():
     assert after("fedprox(mu=1)", momentum=0.5) == 0.25 * 2 - 0.75 * 13 / 16
 
 
+def test_adabest_estimate_halves_in_a_round_without_its_client():
+    """mu = 1: A 1 -> 2, h_A = -1; B 2 -> 1/2 -> -1/4 -> -5/8; A steps by 2 (w1 - 3) + 1 to 15/16, h_A = -1/2 - 25/16."""
+    sim = simulate("adabest(mu=1, beta=0)")
+    for client in (0, 1, 0):
+        sim.round([client])
+    assert w1(sim) == 15 / 16
+    assert drawer(sim, 0, "adaptive_bias", "h/head.weight") == [-33 / 16, 0]
+
+
 def test_fednova_unequal_steps_equal_hand_numbers():
     """tau = (1, 3), tau_eff = 1/4 + 9/4 = 5/2: 1 + 5/2 (1/4 * 1 + 3/4 * (-7/4)/3) = 17/32."""
     assert after("fednova") == 17 / 32

@@ -115,6 +115,14 @@ def test_fedavgm_three_rounds_equal_torch_sgd():
             np.testing.assert_allclose(found, w.detach().numpy(), rtol=1e-12)
 
 
+def test_fedexp_orthogonal_updates_equal_hand_numbers():
+    """Updates (3, 0, 0), (0, 3, 0), (0, 0, 3) of sizes 1, 1, 2: u = (3, 3, 6) / 4, eta = 9 / (2 (27/8 + 1/8)) = 9/7."""
+    models = [{"w": row} for row in (3 * np.eye(3)).tolist()]
+    server = Server("fedexp(epsilon=0.125)", {"w": [0.0, 0, 0]})
+    found = server.advance(models, [1, 1, 2])["w"]
+    np.testing.assert_allclose(found, 9 / 7 * np.array([3, 3, 6]) / 4, rtol=1e-14)
+
+
 def test_fednova_solver_weights_equal_hand_numbers():
     """p = (1/4, 3/4), ||a|| = (2, 6): tau_eff = 5; w + 5 (1/4 g_A / 2 + 3/4 g_B / 6)."""
     expected = W + 5 * (G[0] / 8 + G[1] / 8)

@@ -10,6 +10,8 @@ from pydantic import validate_call
 from unalike.methods import parts, plans
 from unalike.methods.method import Method
 from unalike.methods.part import registry
+from unalike.methods.parts.adaptive_bias import AdaptiveBias
+from unalike.methods.parts.attentive_models import AttentiveModels
 from unalike.methods.parts.combined_heads import CombinedHeads
 from unalike.methods.parts.control_variates import ControlVariates, ControlVariatesAfterMomentum
 from unalike.methods.parts.dynamic_regularization import DynamicRegularizer
@@ -19,7 +21,7 @@ from unalike.methods.parts.fine_tuning import FrozenHead, HeadFirst
 from unalike.methods.parts.local_drift import LocalDrift
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
 from unalike.methods.parts.normalized_mean import CosineMean, NormalizedMean
-from unalike.methods.parts.objectives import Proximal
+from unalike.methods.parts.objectives import BalancedSoftmax, Proximal
 from unalike.methods.parts.parameter_skew import (
     Assignment,
     ConsistentSkew,
@@ -31,8 +33,10 @@ from unalike.methods.parts.parameter_skew import (
     ScaledSkew,
     Scope,
 )
+from unalike.methods.parts.personal_head import PersonalHead
 from unalike.methods.parts.personalizers import OutputMixture, ParameterMixture, Private
 from unalike.methods.parts.server_optimizers import ServerMomentum
+from unalike.methods.parts.shared_momentum import SharedMomentum
 from unalike.methods.parts.shrinking import FixedShrinking
 from unalike.methods.parts.taught_head import TaughtHead
 from unalike.methods.parts.weights import Uniform
@@ -90,6 +94,30 @@ def feddc(alpha: float = 0.01, weighted: bool = True) -> Method:
 
 
 @method
+def adabest(mu: float = 0.02, beta: float = 0.96, weighted: bool = False) -> Method:
+    """Estimates of the clients' drift fade with their age (Varno et al. 2022)."""
+    return Method(AdaptiveBias(mu=mu, beta=beta), *_uniform_unless(weighted))
+
+
+@method
+def mimelite(beta: float = 0.9, weighted: bool = False) -> Method:
+    """Clients step with the momentum of the server (Karimireddy et al. 2021)."""
+    return Method(SharedMomentum(beta=beta), *_uniform_unless(weighted))
+
+
+@method
+def fedacg(lam: float = 0.85, beta: float = 0.002, weighted: bool = False) -> Method:
+    """Clients start from where the server's momentum leads, and are held near it (Kim et al. 2024).
+
+    The paper sends w + lam m and lets m <- lam m + u, w <- w + lam m + u, u the mean update. What is sent moves by u + lam m: it is
+    the model of `fedavgm(nesterov=True)`, and the proximal term beta/2 ||v - w - lam m||^2 is FedProx's. Here it is evaluated, too,
+    in the paper w. The defaults are those of the authors' code. lam = beta = 0 is FedAvg.
+    """
+    momentum = ServerMomentum(momentum=lam, nesterov=lam > 0)
+    return Method(Proximal(mu=beta), momentum, *_uniform_unless(weighted))
+
+
+@method
 def fedgen(
     preset: Literal["zhu", "pfllib"] = "zhu",
     noise: int = 512,
@@ -134,6 +162,24 @@ def fedgh(lr: float = 0.01, epochs: int = 1, batch_size: int = 10) -> Method:
 def fedpac(lam: float = 1.0, epochs: int = 1, scored: Literal["own", "combined"] = "own") -> Method:
     """Features held near shared centroids, and for each client a combination of the heads (Xu et al. 2023)."""
     return Method(CombinedHeads(scored=scored), HeadFirst(epochs=epochs), FeatureAlignment(lam=lam))
+
+
+@method
+def fedproto(lam: float = 1.0) -> Method:
+    """Clients keep their models and share the mean features of each class (Tan et al. 2022)."""
+    return Method(Private("all"), FeatureAlignment(lam=lam, counting="clients"))
+
+
+@method
+def fedrod(gamma: float = 1.0) -> Method:
+    """A shared model for which classes count alike, and a head for each client's own (Chen and Chao 2022)."""
+    return Method(BalancedSoftmax(gamma=gamma), PersonalHead())
+
+
+@method
+def fedamp(alpha: float = 0.1, sigma: float = 1.0, lam: float = 0.1) -> Method:
+    """Clients keep their models and are held near those that are like theirs (Huang et al. 2021)."""
+    return Method(Private("all"), AttentiveModels(alpha=alpha, sigma=sigma, lam=lam))
 
 
 @method

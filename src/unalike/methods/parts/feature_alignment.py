@@ -1,6 +1,6 @@
 """Features held near the shared centroids of their classes."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat
@@ -32,12 +32,17 @@ class FeatureAlignment(Objective):
     is no term for a class without a centroid yet (the authors' code takes the client's own mean there), so none at all
     in the first round. lam = 0 is FedAvg. Its gradient is that of the features alone: with `fedrep` heads train as before.
 
-    `fedrep(epochs=1) + feature_alignment` is FedPAC without its second half, `combined_heads`.
+    `fedrep(epochs=1) + feature_alignment` is FedPAC without its second half, `combined_heads`. With `counting` "clients" every
+    client that has a class counts alike, c = the mean of mu_kc: the prototypes of FedProto (Tan et al. 2022, algorithm 1), if
+    clients share no parameters. The paper's equation 6 weighs them by samples and divides by their number once more; its code takes
+    the mean. That code and PFLlib take mu_kc from the features that training passes through, here the trained model computes
+    them anew; and PFLlib predicts the class of the nearest prototype, here the client's head predicts.
     """
 
     has_own_name: ClassVar[bool] = True
 
     lam: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
+    counting: Literal["samples", "clients"] = "samples"
     needs_of_task: ClassVar[str] = CLASS_LOGITS
     needs_data = True
     special_group = "body"
@@ -70,7 +75,10 @@ class FeatureAlignment(Objective):
         return client.state, {MEANS: features.means, COUNTS: features.counts}
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
-        return {MEANS: message[COUNTS][:, None] * message[MEANS], COUNTS: message[COUNTS]}
+        count = message[COUNTS]
+        if self.counting == "clients":
+            count = count.clamp_max(1)
+        return {MEANS: count[:, None] * message[MEANS], COUNTS: count}
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         count = folded[COUNTS][:, None]

@@ -159,3 +159,31 @@ class BalancedSoftmax(TaskObjective):
             return ""
         who = "client has" if setup.one_class == 1 else "clients have"
         return f"{setup.one_class} of {setup.clients} {who} one class alone; their loss is 0 and they learn nothing"
+
+
+@alias("fedlc", "Logits of a client's rare classes are lowered in its loss (Zhang et al. 2022).")
+@part
+class CalibratedLogits(TaskObjective):
+    """-log [e^(u_y - tau n_y^(-1/4)) / sum_c e^(u_c - tau n_c^(-1/4))] in the place of cross-entropy (FedLC, Zhang et al. 2022).
+
+    u are the logits and n_c the client's training samples of class c, which stay there: rare classes keep a margin to the others.
+    As the paper prints it the sum leaves out c = y and has no lower bound; public code takes the softmax, as here. A class that
+    the client lacks counts 1e-8 samples, as in FL-bench; fluke leaves it out of the sum, and PFLlib takes the counts of all clients
+    together, which then correct no client's skew. Fine-tuning and models of the clients' own go on with cross-entropy. tau = 0 is
+    FedAvg.
+    """
+
+    tau: Annotated[NonNegativeFloat, LinearRange(0, 2)] = 1.0
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
+    LEAST_COUNT: ClassVar[float] = 1e-8
+    """In place of 0, whose power is infinite."""
+
+    def facts(self, data: Batch, settings: StageSettings) -> PartTrees:
+        return {"label_histogram": {"counts": label_counts(data, settings)}}
+
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        logits = client.out(batch).logits
+        counts = client.context["label_histogram"]["counts"].to(logits.dtype)
+        margins = counts.clamp_min(self.LEAST_COUNT) ** -0.25
+        losses = F.cross_entropy(logits - self.tau * margins, batch.y, reduction="none")
+        return batch.mean(losses)

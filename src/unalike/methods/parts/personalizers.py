@@ -144,6 +144,11 @@ class OutputMixture(Mixture):
     "The head stays on the client, the body is averaged (Arivazhagan et al. 2019).",
     select="head",
 )
+@alias(
+    "lg_fedavg",
+    "The body stays on the client, the head is averaged (Liang et al. 2020).",
+    select="body",
+)
 @part
 class Private(OwnParameters):
     """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.
