@@ -32,7 +32,6 @@ SHOTS = {
     "report-top": ("one", None),
     "report-curves": ("one", "#how"),
     "report-clients": ("one", "#panel-clients"),
-    "report-joined": ("several", "#joined"),
     "report-ranks": ("several", "#over"),
     "diagnosis": ("diagnosis", "#kinds"),
     "tuning": ("tuning", "#which"),

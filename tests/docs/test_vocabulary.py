@@ -28,7 +28,7 @@ UNUSED = (
     "leash",
     "parcel",
 )
-"""Words of "Words we do not use" that have no other meaning here."""
+"""Words that stood for terms of the glossary and have no other meaning here."""
 FORMS = ("remember", "remembers", "remembered", "forget", "forgets", "forgotten", "learnt")
 UNUSED_IN_SOURCE = (*UNUSED, *FORMS, "people")
 """Words that have another meaning on pages only, such as the people at a site."""

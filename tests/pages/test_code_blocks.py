@@ -60,9 +60,8 @@ NOT_RUN = {
     "docs/how_to/diagnose.md": ["network"],
     "docs/how_to/own_models.md": ["needs published weights", "needs peft"],
     "docs/how_to/processes.md": ["needs Slurm", "needs four GPUs", "needs Slurm"],
-    "docs/how_to/recording.md": ["the run above once more"],
     "docs/how_to/tasks.md": ["the tables are yours"],
-    "docs/how_to/track.md": ["installs packages", "serves a page until Ctrl-C"],
+    "docs/how_to/track.md": ["installs packages"],
     "docs/quick_start.md": ["installs packages"],
     "docs/studies.md": ["takes minutes to hours, in a copy of the repository"],
     "docs/tutorials/federation.md": [
