@@ -355,6 +355,9 @@ class RoundRequests(Requests[SiteReply]):
             samples=samples,
             steps=expected_steps(method, group.settings, samples),
         )
+        loss = float(client_update.loss)
+        if loss < 0 and method.reports_task_loss(group.settings.work):
+            raise RefusedUpdate(f"training loss {loss:.4g}; expected 0 or more")
         for part in method.parts:
             why = part.why_impossible(client_update.messages.get(part.name, {}), samples)
             if why:
