@@ -96,9 +96,10 @@ def test_false_loss_of_one_site_does_not_end_the_fit(tmp_path):
 
     def rising(head, facts, tensors):
         loss = f"{MESSAGE}loss"
-        if loss not in tensors:
+        if loss not in tensors or not head.round:
             return None
-        return head, facts, tensors | {loss: torch.full_like(tensors[loss], 100.0 * head.round)}
+        rise = torch.full_like(tensors[loss], 100.0 + 5 * head.round)
+        return head, facts, tensors | {loss: rise}
 
     fitted = []
     for change in (None, rising):
