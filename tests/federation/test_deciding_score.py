@@ -30,7 +30,9 @@ def test_metric_without_bounds_does_not_decide_across_clients():
     """One site's log loss of 1e30 in all rounds but one chose that round."""
     terms = {"metric": ("log_loss",), "val": 0.3, "select": "best"}
     check_terms_run(federation_of(make_clients(), **terms), {})
-    with pytest.raises(UnalikeError, match="log_loss has no bounds.*expected a metric with bounds"):
+    with pytest.raises(
+        UnalikeError, match=r"log_loss has no bounds.*expected a metric with bounds"
+    ):
         check_terms_run(federation_of(make_clients(), across="clients", **terms), {})
 
 

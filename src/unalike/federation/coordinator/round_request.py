@@ -24,7 +24,7 @@ from unalike.federation.protocol.request_tensors import fixed_tensors, round_ten
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stages.stage_state import StageState
-from unalike.training.server.norm_guard import NormGuard, Norms
+from unalike.training.server.norm_guard import NormGuard, Norms, Opposes, opposes_nobody
 from unalike.training.server.norm_guard import norms as norms_of
 from unalike.training.server.updates import decode_update
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
@@ -148,6 +148,7 @@ def scaled_norms(
     client_of: Mapping[str, int],
     norms: Mapping[str, Norms],
     replies: Mapping[str, SiteReply],
+    opposes: Opposes = opposes_nobody,
 ) -> dict[str, dict[str, float]]:
     """Site -> object -> the norm that the guard scales it down to, for those of the `norms` that are too large."""
     steps = {}
@@ -159,7 +160,9 @@ def scaled_norms(
         client = client_of[site]
         group = state.group(client)
         rounds[site] = group.state.round - group.accepted.get(client, -1)
-    return guard.scaled_norms(norms, steps, rounds=rounds, params_norm=params_norm(state))
+    return guard.scaled_norms(
+        norms, steps, rounds=rounds, params_norm=params_norm(state), opposes=opposes
+    )
 
 
 def placeholder_context(state: StageState) -> Context:
