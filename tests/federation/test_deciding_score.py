@@ -5,6 +5,7 @@ import pytest
 from small_federation import SmallFederation, federation_of, make_clients
 
 from unalike._utils.errors import UnalikeError
+from unalike.federation.coordinator.terms_check import check_terms_run
 
 SIZES = ((20, 12), (12, 16), (16, 20))
 
@@ -23,6 +24,16 @@ def test_mean_of_the_sites_own_scores_decides(tmp_path):
     # the sites computed the same, and without it accuracy leads
     assert np.isnan(pooled.rounds["roc_auc"]).all() and pooled.columns.metric.name == "accuracy"
     assert pooled.rounds["loss"].equals(history.rounds["loss"])
+
+
+def test_metric_without_bounds_does_not_decide_across_clients():
+    """One site's log loss of 1e30 in all rounds but one chose that round."""
+    terms = {"metric": ("log_loss",), "val": 0.3, "select": "best"}
+    check_terms_run(federation_of(make_clients(), **terms), {})
+    with pytest.raises(
+        UnalikeError, match=r"log_loss has no bounds.*expected a metric with bounds"
+    ):
+        check_terms_run(federation_of(make_clients(), across="clients", **terms), {})
 
 
 def test_across_clients_needs_a_metric():

@@ -100,6 +100,7 @@ REPORTS = {
         ["message", "control_variates", "not finite"],
     ),
     "nan loss": ("loss", lambda t: t * float("nan"), ["loss", "finite"]),
+    "negative loss": ("loss", torch.neg, ["training loss -", "expected 0 or more"]),
     # row 2
     "broadcastable": (WEIGHT, lambda t: t.flatten()[:1], ["shape [1]", "expected [4, 8]"]),
     "row of one": ("update/head.bias", lambda t: t[:1], ["shape [1]", "expected [4]"]),
@@ -259,6 +260,12 @@ def test_row_24_label_histogram_must_match_samples(tmp_path):
         refused_every_time(
             small_federation_of(tmp_path / str(i), "feddisco"), set_in(name, value), word
         )
+
+
+def test_row_24_counts_in_a_message_must_match_samples(tmp_path):
+    fed = small_federation_of(tmp_path, "feature_alignment")
+    counts = "messages.feature_alignment/class.counts"
+    refused_every_time(fed, set_in(counts, lambda t: t * 9), "sum to 144", "16 in all")
 
 
 def test_row_24_invalid_buffers_and_query_answers_are_refused(tmp_path):

@@ -565,6 +565,27 @@ def test_site_whose_shares_nobody_can_open_is_named_and_the_others_go_on(tmp_pat
     assert "sealed cannot be opened" in statuses[1, 2]
 
 
+def test_false_shares_of_one_site_cost_a_start_and_no_model(tmp_path):
+    """They make noise of the sum, whose weight shows it; the next start asks for the same sum again."""
+    honest = secure(tmp_path / "honest", rounds=1).run()
+    fed = secure(tmp_path / "attacked", rounds=1)
+    worker = fed.workers["site0"]
+
+    def flip(head, facts, tensors):
+        if not {"shares", "opened"} <= tensors.keys():
+            return None
+        shares = tensors["shares"].clone()
+        shares[0, 5] ^= 1
+        return head, facts, tensors | {"shares": shares}
+
+    fed.corrupt("site0", flip)
+    with pytest.raises(UnalikeError, match="a site sent false shares or another weight"):
+        fed.coordinator().run()
+    fed.workers["site0"] = worker
+    for name, t in states(honest)["all"].items():
+        assert torch.equal(states(fed.run())["all"][name], t), name
+
+
 def test_site_that_cannot_open_the_shares_of_others_excludes_nobody(tmp_path):
     """Its word alone counts for nothing, in the setup and when a sum is unmasked."""
     fed = secure(tmp_path, rounds=1)

@@ -65,6 +65,7 @@ def asymmetric(message):
         scaled("gradient", -5),
         scaled("squares", -1),
         scaled("curvature", -2),
+        scaled("loss", -100),
         scaled("samples", 10),
         scaled("clients", 1000),
         scaled("small_clients", -7),
@@ -88,6 +89,33 @@ def test_sums_that_no_samples_give_are_refused(change, tmp_path):
     assert [event["client"] for event in fed.events("refused")] == ["site3"]
     state = run._runner.state.states["all"].part_states["newton"]
     assert torch.equal(state["clients"], torch.tensor(3.0, dtype=torch.float64))
+
+
+def test_false_loss_of_one_site_does_not_end_the_fit(tmp_path):
+    """A loss that one site says rises had each move taken back: the fit ended at the initial model, as if it had converged."""
+
+    def rising(head, facts, tensors):
+        loss = f"{MESSAGE}loss"
+        if loss not in tensors or not head.round:
+            return None
+        rise = torch.full_like(tensors[loss], 100.0 + 5 * head.round)
+        return head, facts, tensors | {loss: rise}
+
+    fitted = []
+    for change in (None, rising):
+        fed = SmallFederation(
+            tmp_path / str(change is None),
+            make_clients(FOUR),
+            "newton(l2=1)",
+            model="logistic",
+            rounds=12,
+        )
+        if change is not None:
+            fed.corrupt("site3", change)
+        fitted.append(fed.run())
+    honest, attacked = fitted
+    assert len(attacked.history) == len(honest.history) < 12
+    assert attacked.coefficients()["coefficient"].equals(honest.coefficients()["coefficient"])
 
 
 def counts(rng, x):

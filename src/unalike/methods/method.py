@@ -150,6 +150,10 @@ class Method(Plan):
         """Whether clients minimize the task's loss and nothing else."""
         return [type(p) for p in self.losses] == [TaskLoss]
 
+    def reports_task_loss(self, work: Work) -> bool:
+        """Whether the training loss that a client reports is the task's."""
+        return work.loss is None and type(self.losses[0]) is TaskLoss
+
     @cached_property
     def privacy(self) -> Privacy | None:
         """The part that makes what it releases differentially private."""

@@ -17,6 +17,8 @@ from unalike.training.server.update_checks import find_faults
 
 MAX_LISTED_NAMES = 5
 """Names in an error message that are missing, or that nobody asked for."""
+COUNTS = "counts"
+"""The name of a client's numbers of samples by class."""
 
 
 class RefusedUpdate(UnalikeError):
@@ -85,6 +87,8 @@ def check_update(
         raise RefusedUpdate(faults[0])
     for name, fact in client_update.shared.items():
         _check_counts(f"shared fact {name}", fact, samples)
+    for part, message in client_update.messages.items():
+        _check_counts(f"message of {part}", message, samples)
     return client_update
 
 
@@ -120,15 +124,19 @@ def check_tree(values: Tree, like: Tree, what: str = "the client update") -> Non
             raise RefusedUpdate(f"{name} is {t.dtype}; expected {expected.dtype}")
 
 
-def _check_counts(what: str, fact: Tree, samples: int) -> None:
-    """Raise `RefusedUpdate` for counts that are no whole numbers, or do not add up to the client's samples."""
-    if "counts" not in fact:
-        return
-    counts = fact["counts"].double()
-    total = counts.sum().item()
-    is_negative = bool((counts < 0).any())
-    is_whole = torch.equal(counts, counts.round())
-    if is_negative or not is_whole or total != samples:
-        raise RefusedUpdate(
-            f"{what}: counts that sum to {total:g}; expected whole numbers, {samples} in all"
-        )
+def _check_counts(what: str, values: Tree, samples: int) -> None:
+    """Raise `RefusedUpdate` for counts that are no whole numbers, or do not add up to the client's samples.
+
+    Counts are called `counts`, in a message after the name of what they belong to (`class.counts`).
+    """
+    for name, t in values.items():
+        if name.rpartition(".")[2] != COUNTS:
+            continue
+        counts = t.double()
+        total = counts.sum().item()
+        is_negative = bool((counts < 0).any())
+        is_whole = torch.equal(counts, counts.round())
+        if is_negative or not is_whole or total != samples:
+            raise RefusedUpdate(
+                f"{what}: counts that sum to {total:g}; expected whole numbers, {samples} in all"
+            )

@@ -20,6 +20,7 @@ TRUTHS = {"0": False, "false": False, "1": True, "true": True}
 class _Classes(Task):
     """A task whose labels are classes, numbered from 0."""
 
+    loss_may_be_negative: ClassVar[bool] = False
     coefficient_ratio: ClassVar[str] = "odds"
 
     def kinds(self, y: Tensor) -> Tensor:

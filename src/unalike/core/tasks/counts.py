@@ -21,6 +21,7 @@ class Counts(Task):
     compare mu with the count.
     """
 
+    loss_may_be_negative: ClassVar[bool] = False
     name: ClassVar[str] = "counts"
     label_type: ClassVar[torch.dtype] = torch.float32
     label_dimensions: ClassVar[int] = 1

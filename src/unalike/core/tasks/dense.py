@@ -29,6 +29,7 @@ class _Dense(Task):
     largest one plus 1. All places of one sample are the limit case `classification`.
     """
 
+    loss_may_be_negative: ClassVar[bool] = False
     label_type: ClassVar[torch.dtype] = torch.int64
     labels_in_words: ClassVar[str]
     predicts_arrays: ClassVar[bool] = True

@@ -15,6 +15,7 @@ from unalike.core.tasks.task import SEVERAL_LABELS, Task, in_columns
 class Multilabel(Task):
     """Binary cross-entropy on a logit for each of L labels, their mean for a sample; labels are booleans [N, L]."""
 
+    loss_may_be_negative: ClassVar[bool] = False
     name: ClassVar[str] = "multilabel"
     label_type: ClassVar[torch.dtype] = torch.bool
     label_dimensions: ClassVar[int] = 1

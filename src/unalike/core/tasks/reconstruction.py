@@ -20,6 +20,7 @@ class Reconstruction(Task):
     removes noise.
     """
 
+    loss_may_be_negative: ClassVar[bool] = False
     name: ClassVar[str] = "reconstruction"
     label_type: ClassVar[torch.dtype] = torch.float32
     label_dimensions: ClassVar[int | None] = None

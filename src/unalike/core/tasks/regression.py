@@ -15,6 +15,7 @@ from unalike.core.tasks.task import NUMBERS, SQUARED_ERROR, Task, in_columns
 class Regression(Task):
     """Squared error on one output; labels are floats."""
 
+    loss_may_be_negative: ClassVar[bool] = False
     name: ClassVar[str] = "regression"
     label_type: ClassVar[torch.dtype] = torch.float32
     labels_in_words: ClassVar[str] = "numbers"
@@ -49,6 +50,7 @@ class Regression(Task):
 class Amounts(Task):
     """Several amounts a sample: the mean of their squared errors. Labels are floats [N, L], and so are the outputs."""
 
+    loss_may_be_negative: ClassVar[bool] = False
     name: ClassVar[str] = "amounts"
     label_type: ClassVar[torch.dtype] = torch.float32
     label_dimensions: ClassVar[int] = 1

@@ -18,6 +18,7 @@ from unalike.core.types import Batch
 class _EventTimes(Task):
     """A task whose labels are [time, event] [N, 2]: event 1 ends the time with an event, 0 without (censored)."""
 
+    loss_may_be_negative: ClassVar[bool] = False
     label_type: ClassVar[torch.dtype] = torch.float32
     label_dimensions: ClassVar[int] = 1
     label_shape: ClassVar[tuple[int, ...] | None] = (2,)

@@ -88,6 +88,8 @@ class Task:
     """The traits of the task, such as `CLASSES` or `NUMBERS`, for those who need one of them."""
     compares_samples: ClassVar[bool] = False
     """Whether the loss of a sample depends on the others of its batch, as in a risk set. Scores then compare a client's own."""
+    loss_may_be_negative: ClassVar[bool] = True
+    """Whether the loss of a sample can be below 0, as minus a log density can. A federation refuses such losses otherwise."""
     coefficient_ratio: ClassVar[str] = ""
     """The ratio that the exponential of a linear model's coefficient is: odds, rate or hazard; empty for none.
 

@@ -37,6 +37,13 @@ def unknown_of_all(run_config: RunConfig, federation: Federation) -> tuple[str, 
     return tuple(name for name in names if name not in run_config.metrics)
 
 
+def unbounded_of_sites(run_config: RunConfig, federation: Federation) -> tuple[str, ...]:
+    """The metrics across clients in whose mean over the sites one site's value may outweigh all others."""
+    if federation.across != CLIENTS:
+        return ()
+    return tuple(name for name, metric in run_config.metrics.items() if not metric.bounded)
+
+
 def means_of_sites(by_site: Sequence[Metrics], names: Sequence[str]) -> Metrics:
     """The unweighted mean of these metrics over the sites that have a value; NaN where none has."""
     means = pd.DataFrame(by_site, columns=list(names)).mean()

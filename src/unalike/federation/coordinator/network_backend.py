@@ -15,7 +15,7 @@ import torch
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.codec import Facts
-from unalike.core.nests import join_nests
+from unalike.core.nests import join_nests, map_tensors
 from unalike.core.types import Tree
 from unalike.federation.coordinator.deciding_score import unknown_of_all
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
@@ -36,6 +36,7 @@ from unalike.federation.coordinator.secure_aggregation import (
     MaskedSum,
     SecureAggregation,
 )
+from unalike.federation.coordinator.update_directions import UpdateDirections
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
@@ -52,13 +53,15 @@ from unalike.training.server.kept_updates import KeptUpdates
 from unalike.training.server.norm_guard import (
     NormGuard,
     Norms,
+    Objects,
     message_of,
+    objects,
     outlier,
     why_implausible,
 )
 from unalike.training.server.summed_updates import SummedUpdates
 from unalike.training.server.update_checks import find_oversized
-from unalike.training.server.updates import Updates
+from unalike.training.server.updates import Updates, decode_update
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
@@ -436,7 +439,10 @@ class NetworkStage:
             return dict(norms)
         client_of = self.mailbox.client_of
         counted = dict(norms)
-        too_large = scaled_norms(self._norm_guard, self.state, client_of, norms, replies)
+        directions = self._directions(norms)
+        too_large = scaled_norms(
+            self._norm_guard, self.state, client_of, norms, replies, directions.opposes
+        )
         for site, scaled in too_large.items():
             factors = {what: norm / norms[site][what] for what, norm in scaled.items()}
             self._update_store.scale(client_of[site], factors)
@@ -447,6 +453,25 @@ class NetworkStage:
                 )
                 self.mailbox.report("scaled down", site, why)
         return counted
+
+    def _directions(self, norms: Mapping[str, Norms]) -> UpdateDirections:
+        """The directions of the updates that have these norms, which are on disk."""
+        client_of = self.mailbox.client_of
+
+        def read(site: str) -> Objects:
+            client = client_of[site]
+            client_update = map_tensors(lambda t: t[0], self._update_store.row(client))
+            server_state = self.state.group(client).state
+            decoded = decode_update(self.state.method, client_update.update, server_state)
+            return objects(client_update, decoded)
+
+        # In the order of the clients, whichever site answered first: so the bits do not depend on it.
+        clients = sorted(client_of[site] for site in norms)
+        sites = self.mailbox.federation.sites
+        groups = []
+        for ids in self.state.by_group(clients).values():
+            groups.append([sites[client].name for client in ids])
+        return UpdateDirections(groups, norms, read)
 
     def _group_updates(
         self,

@@ -24,7 +24,7 @@ from unalike.federation.protocol.request_tensors import fixed_tensors, round_ten
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
 from unalike.runtime.stages.stage_state import StageState
-from unalike.training.server.norm_guard import NormGuard, Norms
+from unalike.training.server.norm_guard import NormGuard, Norms, Opposes, opposes_nobody
 from unalike.training.server.norm_guard import norms as norms_of
 from unalike.training.server.updates import decode_update
 from unalike.training.validation import RefusedUpdate, check_update, expected_steps, expected_update
@@ -148,6 +148,7 @@ def scaled_norms(
     client_of: Mapping[str, int],
     norms: Mapping[str, Norms],
     replies: Mapping[str, SiteReply],
+    opposes: Opposes = opposes_nobody,
 ) -> dict[str, dict[str, float]]:
     """Site -> object -> the norm that the guard scales it down to, for those of the `norms` that are too large."""
     steps = {}
@@ -159,7 +160,9 @@ def scaled_norms(
         client = client_of[site]
         group = state.group(client)
         rounds[site] = group.state.round - group.accepted.get(client, -1)
-    return guard.scaled_norms(norms, steps, rounds=rounds, params_norm=params_norm(state))
+    return guard.scaled_norms(
+        norms, steps, rounds=rounds, params_norm=params_norm(state), opposes=opposes
+    )
 
 
 def placeholder_context(state: StageState) -> Context:
@@ -346,15 +349,20 @@ class RoundRequests(Requests[SiteReply]):
     def _update_in(self, client: int, tensors: Tree) -> ClientUpdate:
         """The client update in these tensors, if it is one that the request asked for."""
         group = self.contents.group(client)
+        settings = group.settings
         samples = int(group.samples[client])
         method = self.state.method
         client_update = check_update(
             tensors,
             like=self._expected_update(client),
-            settings=group.settings,
+            settings=settings,
             samples=samples,
-            steps=expected_steps(method, group.settings, samples),
+            steps=expected_steps(method, settings, samples),
         )
+        loss = float(client_update.loss)
+        is_of_task = method.reports_task_loss(settings.work)
+        if loss < 0 and is_of_task and not settings.task.loss_may_be_negative:
+            raise RefusedUpdate(f"training loss {loss:.4g}; expected 0 or more")
         for part in method.parts:
             why = part.why_impossible(client_update.messages.get(part.name, {}), samples)
             if why:

@@ -8,7 +8,7 @@ from pathlib import Path
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.views import StageSettings
-from unalike.federation.coordinator.deciding_score import unknown_of_all
+from unalike.federation.coordinator.deciding_score import unbounded_of_sites, unknown_of_all
 from unalike.federation.coordinator.network_backend import check_stage
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
@@ -140,18 +140,29 @@ def _check_start_reaches_sites(run_config: RunConfig, at_sites: StageSettings) -
 
 
 def _check_decided(federation: Federation, run_config: RunConfig) -> None:
-    """Raise `UnalikeError` if a round or the end of the run is chosen by a metric of all sites that cannot be computed."""
+    """Raise `UnalikeError` if a round or the end of the run is chosen by a metric of all sites that cannot do it.
+
+    It cannot be computed, or it is a mean of the sites' own values in which one site's may be any number.
+    """
     main_metric = run_config.columns.metric.name
     stop = federation.stop or ""
     decides_by_main = federation.select == "best" or "patience" in stop
-    lacking = []
-    for name in unknown_of_all(run_config, federation):
+
+    def decides(name: str) -> bool:
         # a rule may ask for the smallest or largest metric of the clients, which needs no pooling
-        is_in_rule = re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop)
-        if is_in_rule or (decides_by_main and name == main_metric):
-            lacking.append(name)
-    if lacking:
-        raise UnalikeError(
-            f"{lacking[0]} of all sites together cannot be computed from the sums and counts that sites send, so that neither "
-            "--select best nor a stop rule can go by it; choose accuracy, macro_f1, log_loss, brier_score, rmse, mae or r2 instead"
-        )
+        is_in_rule = bool(re.search(rf"(?<!min_)(?<!max_)\b{name}\b", stop))
+        return is_in_rule or (decides_by_main and name == main_metric)
+
+    for name in unknown_of_all(run_config, federation):
+        if decides(name):
+            raise UnalikeError(
+                f"{name} of all sites together cannot be computed from the sums and counts that sites send, so that neither "
+                "--select best nor a stop rule can go by it; choose accuracy, macro_f1, log_loss, brier_score, rmse, mae or r2 "
+                "instead"
+            )
+    for name in unbounded_of_sites(run_config, federation):
+        if decides(name):
+            raise UnalikeError(
+                f"{name} has no bounds, so that one site's own {name} would decide the mean over the sites alone; expected a "
+                "metric with bounds, such as roc_auc or accuracy, or --across pooled"
+            )

@@ -49,8 +49,9 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     bias stays as it began.
 
     A move is shortened where the loss, which is at least 0, cannot fall as far as its quadratic model says, and half of it is taken
-    back after a round in which the loss rose. With one client and without these it is iteratively reweighted least squares; a
-    regression is done in one round. All clients take part in every round. The stage ends after a round that moves no coefficient
+    back after a round in which the loss rose and still rises along the move: a convex loss does both, and a client with a false
+    loss alone cannot end the fit. With one client and without these it is iteratively reweighted least squares; a regression is
+    done in one round. All clients take part in every round. The stage ends after a round that moves no coefficient
     by more than 1e-6 of the largest one. Where features separate a class, none does: there is no finite fit, and `l2` above 0
     makes one.
 
@@ -129,9 +130,12 @@ class Newton(TaskObjective, LocalWork, ServerStep):
         move = newton_move(state["curvature"] + penalty.diag(), slope, objective).view_as(before)
 
         # Where the loss of the same samples rose, half of the last stride is taken back; what it began with stays the measure.
+        # A convex loss that rose still rises here: without this a false loss would take every move back.
         samples = state["samples"]
         is_comparable = samples == state["objective_samples"]
-        has_risen = is_comparable & (objective > (1 + MOST_RISE) * state["objective"])
+        is_above = objective > (1 + MOST_RISE) * state["objective"]
+        still_rises = slope @ state["stride"].flatten() > 0
+        has_risen = is_comparable & is_above & still_rises
         stride = torch.where(has_risen, state["stride"] / 2, move)
         move = torch.where(has_risen, -stride, move)
         measure = {
@@ -165,6 +169,9 @@ class Newton(TaskObjective, LocalWork, ServerStep):
         for name, expected in exact.items():
             if not torch.allclose(message[name], expected, rtol=ROUNDING):
                 return f"{name} are not those of a client with {samples} samples and this gradient"
+
+        if message["loss"] < 0:
+            return f"a loss of {float(message['loss']):.4g}; expected 0 or more"
 
         # Rounding is less than what is added to the diagonal, by which Cholesky's factor exists.
         curvature = message["curvature"]

@@ -1,6 +1,6 @@
 """The norm guard: scales down an update that is much larger than the others, and names the sender of a round that is discarded."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median_low
@@ -19,6 +19,9 @@ LEAST_SITES = 3
 MULTIPLE_OF_TWO = 10.0
 """The least multiple of the median that is scaled down there."""
 
+OPPOSED_MULTIPLE = 1.5
+"""The multiple of the median above which an update that points against the others is scaled down."""
+
 MESSAGE_ALLOWANCE = 10.0
 """Messages and buffers may differ so many times more than updates."""
 
@@ -27,9 +30,18 @@ MESSAGE_SHARE = 0.01
 
 Norms = Mapping[str, float]
 """Object (the update, a part's message, the buffers) -> its norm."""
+Objects = Mapping[str, Tree]
+"""Object -> its floating-point values."""
+Opposes = Callable[[str, str], bool]
+"""Whether a site's object points against those of the others; by site and object."""
 
 MIN_OUTLIER_MULTIPLE = 2.0
 """The least multiple of the usual norm by which a site is named for a round that had to be discarded."""
+
+
+def opposes_nobody(site: str, what: str) -> bool:
+    """The answer where directions are not compared."""
+    return False
 
 
 @dataclass
@@ -41,6 +53,9 @@ class NormGuard:
     as `multiple` usual ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the
     measure. A site with k times the usual number of steps may send k times as much. With fewer than `LEAST_SITES` sites
     the multiple is `MULTIPLE_OF_TWO` at least.
+
+    An update that points against the others counts so above `OPPOSED_MULTIPLE` times the median: it takes the model back, which
+    an honest one of ordinary size does, too, where sites differ. The same holds for `changes`.
 
     Messages and buffers have `MESSAGE_ALLOWANCE` times as much room, and are never scaled below `MESSAGE_SHARE` of the norm of the
     model's parameters.
@@ -77,11 +92,12 @@ class NormGuard:
         steps: Mapping[str, float] = MappingProxyType({}),
         params_norm: float = 0.0,
         rounds: Mapping[str, int] = MappingProxyType({}),
+        opposes: Opposes = opposes_nobody,
     ) -> dict[str, dict[str, float]]:
         """Site -> object -> the norm that it is scaled down to, for those that are larger.
 
         `steps` are the sites' local steps, `params_norm` is the norm of the parameters that they were sent, `rounds` are those
-        since a site's last update that counted.
+        since a site's last update that counted. `opposes` is asked where the answer decides.
         """
         scaled: dict[str, dict[str, float]] = {}
         if not self.multiple:
@@ -105,7 +121,9 @@ class NormGuard:
                 elif what != "update":
                     expected = max(expected, floor)
                     limit = max(MESSAGE_ALLOWANCE * limit, floor)
-                if norm > limit:
+                is_summed = what == "update" or what in self.changes
+                may_oppose = is_summed and OPPOSED_MULTIPLE * expected < norm <= limit
+                if norm > limit or (may_oppose and opposes(site, what)):
                     scaled.setdefault(site, {})[what] = expected
         return scaled
 
@@ -158,13 +176,18 @@ def why_implausible(losses: Collection[float], best: float) -> str:
     return ""
 
 
+def objects(client_update: ClientUpdate, update: Tree) -> Objects:
+    """The objects of a client update; `update` is its decoded update."""
+    found = {"update": update, "buffers": _floats(client_update.buffers)}
+    for part, message in client_update.messages.items():
+        found[message_of(part)] = _floats(message)
+    return found
+
+
 def norms(client_update: ClientUpdate, update: Tree) -> Norms:
     """The norms of a client update; `update` is its decoded update."""
-    objects = {"update": update, "buffers": _floats(client_update.buffers)}
-    for part, message in client_update.messages.items():
-        objects[message_of(part)] = _floats(message)
     norm_of: dict[str, float] = {}
-    for what, values in objects.items():
+    for what, values in objects(client_update, update).items():
         if values:
             exact = tree.map(lambda t: t.double(), values)
             norm_of[what] = float(tree.norm(exact))
