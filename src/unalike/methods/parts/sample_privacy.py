@@ -14,6 +14,7 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Batches, Work
 from unalike.methods.part import Part, Setup, overrides, part
+from unalike.methods.parts.second_gradients import SecondGradient
 from unalike.methods.privacy import Privacy
 from unalike.methods.roles import LocalGradient, Personalizer
 from unalike.methods.sample_gradients import PrivateGradients
@@ -138,6 +139,8 @@ def _leak(p: Part) -> str:
         return "it reads the training data before the first step"
     if p.inner_loop is not None:
         return "its inner steps have no noise"
+    if isinstance(p, SecondGradient):
+        return "its second gradient of a batch has no noise"
     if isinstance(p, Personalizer) and overrides(p, "phases"):
         return "its phases are not accounted"
     return ""
