@@ -140,10 +140,14 @@ class Dataset:
         if self.encoding is None and named is None:  # of a table its reader has asked
             array_checks.note_truths(whole[1], self.name)
 
-        task = (named or task_for(whole[1])).fitted_to(whole[1])
+        task = named or task_for(whole[1])
+        is_known = not array_checks.is_unlabelled(train[1])
+        if is_known:
+            task = task.fitted_to(whole[1])
         classes = array_checks.class_names(task, whole[1], self.classes)
-        array_checks.check_labels(task, train[1], classes, f"{self.name}, train")
-        if test is not None:
+        if is_known:
+            array_checks.check_labels(task, train[1], classes, f"{self.name}, train")
+        if is_known and test is not None:
             array_checks.check_labels(task, test[1], classes, f"{self.name}, test")
         groups = {
             column: array_checks.group(values, len(whole[1]), f"{self.name}, group {column!r}")
@@ -161,7 +165,7 @@ class Dataset:
             "classes": classes,
             "groups": MappingProxyType(groups),
             "time": array_checks.time(self.time, len(whole[1]), self.name),
-            "task": None if train[1].isnan().any() else task,
+            "task": task if is_known else None,
             "_whole": whole,
         }
         for name, value in checked.items():
