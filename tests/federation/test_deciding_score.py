@@ -5,6 +5,7 @@ import pytest
 from small_federation import SmallFederation, federation_of, make_clients
 
 from unalike._utils.errors import UnalikeError
+from unalike.comparison.open_comparison import open_comparison
 
 SIZES = ((20, 12), (12, 16), (16, 20))
 
@@ -23,6 +24,14 @@ def test_mean_of_the_sites_own_scores_decides(tmp_path):
     # the sites computed the same, and without it accuracy leads
     assert np.isnan(pooled.rounds["roc_auc"]).all() and pooled.columns.metric.name == "accuracy"
     assert pooled.rounds["loss"].equals(history.rounds["loss"])
+
+
+def test_report_across_clients_shows_the_sites_own_scores_of_the_metric_asked_for(tmp_path):
+    fed = SmallFederation(tmp_path, make_clients(SIZES), metric=("roc_auc",), rounds=2)
+    history = fed.run().history
+    comparison = open_comparison(fed.folder / "out").judged_by(across="clients")
+    own = [row["roc_auc"] for row in history.last_clients]
+    assert comparison.summary["roc_auc"].tolist() == [pytest.approx(np.mean(own))]
 
 
 def test_across_clients_needs_a_metric():

@@ -62,8 +62,7 @@ class Decision:
         choice: the method to use: `best` if it is shown to be better, the baseline if no candidate is, empty while undecided.
         score: mean score of `best` over its seeds.
         difference: mean difference of `best` to the baseline over paired seeds.
-        interval: its interval, with confidence 1 - `level`, as the summary has it: adjusted for the choice of `best` where it
-            stands out from several.
+        interval: its interval, with confidence 1 - `level`, as the summary has it: corrected for the number of candidates, as p is.
         shrunken: the posterior mean of the difference, which the choice of the best does not bias (`posterior_means`).
         level: 5 %, or the level of each look if seeds were added until the decision stood.
         smallest_effect: differences below it do not matter.
@@ -249,7 +248,7 @@ class Decision:
         choices = wording.plural(len(self.verdicts) + 1, "choice")
         note = f"that {self.best} is the best of {choices}"
         if self.rivals and all(verdict == WORSE for verdict in self.rivals.values()):
-            note += "; it is shown to be better than each other one"
+            note += f"; it is shown to be better than {wording.few([*self.rivals], 'other')}"
         return KeyFact("Chance to be the best", wording.chance(self.probability_best), note)
 
     def _cost(self) -> KeyFact | None:
