@@ -19,8 +19,8 @@ def test_mean_of_the_sites_own_scores_decides(tmp_path):
     by_round = history.clients.groupby("round")["roc_auc"].mean()
     known = history.rounds.set_index("round")["roc_auc"]
     assert known.to_numpy() == pytest.approx(by_round.loc[known.index].to_numpy())
-    assert history.columns.metric.word == "ROC AUC (mean of the clients)"
-    assert history.headline.startswith("ROC AUC (mean of the clients)")
+    assert history.columns.metric.word == "ROC AUC (mean of the sites)"
+    assert history.headline.startswith("ROC AUC (mean of the sites)")
     # the sites computed the same, and without it accuracy leads
     assert np.isnan(pooled.rounds["roc_auc"]).all() and pooled.columns.metric.name == "accuracy"
     assert pooled.rounds["loss"].equals(history.rounds["loss"])

@@ -438,7 +438,7 @@ def _chosen_metrics(facts: ComparisonFacts) -> list[str]:
 def client_rounds(
     history: History, names: Sequence[str], metrics: Collection[str] = ()
 ) -> pd.DataFrame | None:
-    """The deciding metric and these ones of each client by round, under each protocol; None for more than `MOST_CLIENTS` clients."""
+    """The deciding metric and these ones of each client by round, under each protocol; None for too many clients."""
     import numpy as np
 
     clients = history.clients
@@ -450,5 +450,7 @@ def client_rounds(
     columns = history.columns.scores
     columns += [column for column in history.columns.all if column.metric.name in metrics]
     scores = dict.fromkeys(column.name for column in columns if column.name in clients)
-    table = clients.loc[clients["round"].isin(shown), ["round", "client", *scores]].reset_index(drop=True)
+    table = clients.loc[clients["round"].isin(shown), ["round", "client", *scores]].reset_index(
+        drop=True
+    )
     return table.assign(client=[names[int(k)] for k in table["client"]])

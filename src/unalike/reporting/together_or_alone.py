@@ -141,6 +141,10 @@ class TogetherOrAlone:
         """The text and all fields as plain values, the metric without its formula."""
         return {"text": str(self)} | asdict(self) | {"metric": self.metric.stored_fields}
 
+    def tests(self, reference: str, method: str) -> bool:
+        """Whether the gain of this method over this reference is one that the verdict tests."""
+        return (reference, method) == (self.alone.label, self.method)
+
     def _key_fact(self, title: str, gain: Gain, of: str) -> KeyFact:
         """A gain as a key fact; `of` says what it is a gain of."""
         between = wording.interval(gain.low, gain.high, self.level, self.metric)
@@ -327,7 +331,8 @@ def _clients(content: ReportContent, alone: str, pooled: str) -> list[ClientGain
 def references(content: ReportContent) -> pd.DataFrame:
     """One row per fitted reference: `method scope model seeds`, score and sd over seeds, and the difference to the baseline.
 
-    `difference ci_low ci_high` are paired by seed as those of a method, in the unit of the metric. Empty without references.
+    `difference ci_low ci_high` are paired by seed as those of a method, in the unit of the metric; a difference that the answer
+    tests has its interval. Empty without references.
     """
     if not _has_references(content):
         return pd.DataFrame()
@@ -335,6 +340,7 @@ def references(content: ReportContent) -> pd.DataFrame:
     metric = content.metric
     scores = scores_of_references(content.fitted, metric, content.across)
     base = scores_by_seed(content.rounds, content.deciding_column).get(content.baseline)
+    answer = together_or_alone(content)
     described = content.fitted.drop_duplicates("method").set_index("method")
     table = []
     for label, values in scores.items():
@@ -355,6 +361,9 @@ def references(content: ReportContent) -> pd.DataFrame:
                 overlap=content.rules.overlap,
                 sampling=_sampling(content, label, content.baseline),
             )
+            if answer is not None and answer.tests(label, content.baseline):
+                assert answer.method_gain is not None
+                gain = answer.method_gain.reversed
             ends = np.sort(metric.sign * np.array([gain.low, gain.high]))
             row["difference"] = metric.sign * gain.mean
             row["ci_low"] = float(ends[0])

@@ -5,6 +5,8 @@ A table of them has one row per reference, seed and client, and one for all test
 from 0 on it numbers draws of the test rows of all clients with replacement.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -38,6 +40,11 @@ class Gain:
     def is_known(self) -> bool:
         """Whether it has an interval."""
         return not math.isnan(self.low)
+
+    @property
+    def reversed(self) -> Gain:
+        """The gain of the others over the first."""
+        return Gain(-self.mean, -self.high, -self.low, self.p)
 
 
 def scores_of_clients(fitted: pd.DataFrame) -> pd.DataFrame:
@@ -82,8 +89,9 @@ def paired_gain(
 ) -> Gain:
     """The gain of scores over others, both by seed, over the seeds that both have, by the t test of every pair.
 
-    The interval has the confidence 1 - `level`; `overlap` is as in `moderated_t`. `sampling` is the variance that comes from test rows which all seeds share. Where nothing else varies, as with fits that
-    have no random numbers, it is the whole variance. The interval is cut at the largest possible difference.
+    The interval has the confidence 1 - `level` and is cut at the largest possible difference; `overlap` is as in `moderated_t`.
+    `sampling` is the variance that comes from test rows which all seeds share. Where nothing else varies, as with fits that have
+    no random numbers, it is the whole variance.
     """
     known = scores.dropna()
     base = others.dropna()

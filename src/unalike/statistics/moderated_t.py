@@ -170,10 +170,11 @@ def holm(p: ArrayLike) -> np.ndarray:
 
 
 def levels_of_holm(p: ArrayLike, level: float) -> np.ndarray:
-    """The level at which Holm's procedure tests each of p [methods]: an interval of confidence 1 less it excludes 0 where it rejects.
+    """The level at which Holm's procedure tests each of p [methods].
 
-    The j-th smallest of m is tested at level / (m - j + 1), until the first that is not below its own; later ones have the level
-    of that one. NaN does not count towards m. For m = 1 it is `level`.
+    An interval of confidence 1 - level excludes 0 exactly where Holm's p is below the common level. The j-th smallest of m is
+    tested at level / (m - j + 1), until the first that is not below its own; later ones have the level of that one. NaN does not
+    count towards m. For m = 1 it is `level`.
     """
     raw = np.asarray(p, dtype=float)
     order = np.argsort(raw, kind="stable")

@@ -512,8 +512,8 @@ class SiteWorker:
             outcome = f"counted with {share}: it was much larger than those of the others"
         if outcome:
             self.log(
-                f"round {sent + 1}: the update of this site {outcome}. Columns in other units are a usual reason: compare your table "
-                "with the agreed one"
+                f"round {sent + 1}: the update of this site {outcome}. Columns in other units are a usual reason: compare "
+                "your table with the agreed one"
             )
 
     def _summand(

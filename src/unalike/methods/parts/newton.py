@@ -48,12 +48,11 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     for each client, whose risk sets have no sample of another one. It has no intercept, so X has no column of ones, and the head's
     bias stays as it began.
 
-    The first round begins at coefficients of 0, whatever the model began with: Newton's method is sure of its way where no sample
-    is predicted with confidence. A move is shortened where the loss, which is at least 0, cannot fall as far as its quadratic model says, and half of it is taken
-    back after a round in which the loss rose. With one client and without these it is iteratively reweighted least squares; a
-    regression is done in one round. All clients take part in every round. The stage ends after a round that moves no coefficient
-    by more than 1e-6 of the largest one. Where features separate a class, none does: there is no finite fit, and `l2` above 0
-    makes one.
+    The first round begins at coefficients of 0, whatever the model began with: from others Newton's method may overshoot. A move
+    is shortened where the loss, which is at least 0, cannot fall as far as its quadratic model says, and half of it is taken back
+    after a round in which the loss rose. With one client and without these it is iteratively reweighted least squares; a regression
+    is done in one round. All clients take part in every round. The stage ends after a round that moves no coefficient by more than
+    1e-6 of the largest one. Where features separate a class, none does: there is no finite fit, and `l2` above 0 makes one.
 
     Sent as sums, in float64: g [P], H [P, P], the loss, and the numbers of samples, of clients, and of clients with fewer samples
     than the P = R Q coefficients, whose H may tell of single samples; with `robust_errors` also the squares g g^T [P, P], for
