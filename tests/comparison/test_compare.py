@@ -813,7 +813,7 @@ def test_last_line_says_what_the_interval_is_about(people, dataset, small, tmp_p
         "this test set only: other partitions and other training runs; 2 seeds divide the same test samples.": (
             as_tuned.run(None, lambda row, what="": None)
         ),
-        "other samples of these 3 sites and other training runs; 2 redrawn splits.": small(
+        "other samples of these 3 sites and other training runs; 2 divisions into training and test samples.": small(
             ["fedavg"], data=owners
         ),
         "2 folds of repeated 4-fold cross-validation.": small(["fedavg"], data=owners, folds=4),

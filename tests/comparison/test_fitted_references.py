@@ -23,7 +23,6 @@ from unalike.reporting.export import export
 from unalike.reporting.together_or_alone import NOT_REACHED, PAYS, RATHER_ALONE, STAY_ALONE
 from unalike.statistics.client_scores import POOLED
 from unalike.statistics.fitted_scores import paired_gain
-from unalike.statistics.verdicts import Rules
 
 ROUNDING = 1e-12
 """Far below what one pair of test rows in another order would change."""
@@ -129,7 +128,8 @@ def test_answer_is_the_paired_interval_of_the_best_fits_and_stands_first(hearts,
     assert (found.alone.label, found.pooled.label) == (best["alone"], best["pooled"])
     gains = scores[best["pooled"]] - scores[best["alone"]]
     error = gains.std(ddof=1) * math.sqrt(1 / 2 + hearts.facts.sampling.overlap)
-    half = stats.t.ppf(0.975, 1) * error
+    # of two tests neither is below 5 % / 2, so that both intervals have that level
+    half = stats.t.ppf(1 - 0.05 / 2 / 2, 1) * error
     ends = np.clip([gains.mean() - half, gains.mean() + half], -1, 1)
     assert [found.gain.low, found.gain.high] == pytest.approx(ends)
 
@@ -229,6 +229,6 @@ def test_arrays_have_no_references_and_large_tables_a_note(small, people, amount
 def test_gain_of_repeated_fits_varies_with_the_shared_test_rows_alone():
     [metric] = read(["roc_auc"])
     level = pd.Series([0.8, 0.8, 0.8])
-    gain = paired_gain(level + 0.05, level, metric, Rules("fedavg"), sampling=0.01**2)
+    gain = paired_gain(level + 0.05, level, metric, level=0.05, overlap=0, sampling=0.01**2)
     half = stats.norm.ppf(0.975) * 0.01
     assert (gain.low, gain.high) == pytest.approx((0.05 - half, 0.05 + half))

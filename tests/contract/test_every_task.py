@@ -9,7 +9,7 @@ from torch import nn
 
 import unalike as ua
 from unalike.core.tasks.registry import find_task, registry, task_for
-from unalike.core.tasks.task import CLASSES
+from unalike.core.tasks.task import CLASSES, Task
 from unalike.core.types import Batch
 from unalike.loops import kernels
 from unalike.metrics.metric_sums import MetricSums, names_computed_by_client
@@ -107,6 +107,16 @@ def test_mean_of_losses_is_the_loss(name):
     torch.testing.assert_close(task.loss(logits, y), losses.mean())
     torch.testing.assert_close(task.stacked.losses(logits, y), losses)
     torch.testing.assert_close(task.stacked.loss(logits, y), losses.mean())
+
+
+@every
+def test_built_in_losses_are_not_negative(name):
+    """What a federation refuses of a site, samples do not give; a task of one's own may have other losses."""
+    task = fitted(name)
+    y = labels_of(task)
+    assert not task.loss_may_be_negative
+    assert (task.losses(3 * logits_of(task, y), y) >= 0).all()
+    assert Task.loss_may_be_negative
 
 
 @every

@@ -179,5 +179,5 @@ def test_labels_that_a_task_cannot_have_are_refused(task, y, fault):
 def test_method_that_needs_losses_of_single_samples_refuses_risk_sets():
     x = np.ones((6, 2), np.float32)
     population = ua.Population.of([ua.ClientData(train=(x, EVENT_TIMES))], task="survival")
-    with pytest.raises(UnalikeError, match="newton needs a loss of each sample by itself"):
-        ua.run("newton", population, model="linear", rounds=1)
+    with pytest.raises(UnalikeError, match="dp_sgd needs a loss of each sample by itself"):
+        ua.run("dp_sgd", population, model="linear", rounds=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import numpy as np
@@ -108,3 +109,22 @@ def test_site_is_told_that_its_update_did_not_count(tmp_path):
     fed.run()
     told = [line for line in lines if "did not count" in line]
     assert told and all(line.startswith("round 2:") for line in told)
+
+
+def test_site_is_told_with_which_share_its_update_counted(tmp_path):
+    fed = SmallFederation(tmp_path, rounds=2)
+    lines = []
+    fed.workers["site0"].log = lines.append
+
+    def enlarge(head, facts, tensors):
+        if head.round or "size" not in tensors:
+            return None
+        large = {name: 100 * t for name, t in tensors.items() if name.startswith("update/")}
+        return head, facts, tensors | large
+
+    fed.corrupt("site0", enlarge)
+    fed.run()
+    [scaled] = fed.events("scaled down")
+    sent, counted = map(float, re.findall(r"[0-9.]+(?=;|$)", scaled["why"]))
+    [told] = [line for line in lines if "counted with" in line]
+    assert told.startswith(f"round 1: the update of this site counted with {counted / sent:.2g} of")

@@ -129,6 +129,7 @@ class Sites:
             group=0,
             round=round,
             accepted=accepted,
+            share=1.0,
             lr=0.1,
             train=True,
             evaluate=(),

@@ -292,7 +292,7 @@ def test_table_in_other_units_is_refused_at_the_site_unless_accepted(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"area": rng.normal(600, 100, 60), "label": rng.choice(["no", "yes"], 60)})
     frame.to_csv(tmp_path / "agreed.csv", index=False)
-    frame.assign(area=frame.area * 1e6).to_csv(tmp_path / "mine.csv", index=False)
+    frame.assign(area=frame.area * 3).to_csv(tmp_path / "mine.csv", index=False)
     agreed = ua.load(str(tmp_path / "agreed.csv"), target="label")
     schema = Schema(shape=(1,), classes=("no", "yes"), encoding=agreed.encoding)
     federation = folder_of(tmp_path / "fed", ["north"], data=schema).federation

@@ -40,6 +40,21 @@ def test_first_step_of_one_logit_is_that_by_hand():
     torch.testing.assert_close(sim.params["head.bias"], torch.tensor([-0.8]))
 
 
+@pytest.mark.parametrize("method", ["newton", "newton_own_intercepts"])
+def test_fit_begins_at_zero_whatever_the_model_began_with(method):
+    """From a weight of 9 Newton's method would overshoot by hundreds, and take halves of that back for many rounds."""
+    moved = []
+    for began in (0.0, 9.0):
+        head = AtZero(1)
+        nn.init.constant_(head.head.weight, began)
+        nn.init.constant_(head.head.bias, began)
+        clients = Clients.of(*[(x, torch.tensor(y) > 0) for x, y in TWO_CLIENTS])
+        sim = Simulation(method, head, clients, task="binary")
+        sim.round()
+        moved.append(sim.params["head.weight"])
+    torch.testing.assert_close(moved[0], moved[1])
+
+
 def test_first_class_stays_and_the_second_one_moves_as_one_logit_does():
     sim = after_one_round(2, "classification", torch.int64)
     torch.testing.assert_close(sim.params["head.weight"], torch.tensor([[0.0], [1.6]]))

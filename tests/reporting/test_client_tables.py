@@ -151,7 +151,7 @@ def test_another_score_of_all_clients_decides(compared, across):
     shown = other.summary[other.summary["protocol"] == "used"].set_index("method")["roc_auc"]
     assert shown.to_dict() == pytest.approx(wanted.to_dict())
     word = {
-        "clients": "ROC AUC (mean of the clients)",
+        "clients": "ROC AUC (mean of the hospitals)",
         "worst": "ROC AUC of the worst tenth of clients",
     }[across]
     assert f"Scores are {word} on samples" in join([("one", other)]).page(summary=True)

@@ -113,7 +113,7 @@ def test_an_upper_reference_below_the_baseline_is_named():
     )
     [text] = cautions(rounds(fedavg=1.0), table, columns, rules, "clients")
     assert text.startswith(
-        "Centralised is no upper reference here: 64.3, less good than fedavg (58.1)."
+        "Centralised is not the best possible here: 64.3, less good than fedavg (58.1)."
     )
     better = table.assign(rmse=[58.1, 58.0])
     assert cautions(rounds(fedavg=1.0), better, columns, rules, "clients") == []
@@ -176,7 +176,7 @@ def test_an_upper_reference_below_a_candidate_is_named(personal, why):
     rules = Rules("fedavg", {"centralised": UPPER}, None)
     [text] = cautions(rounds(fedavg=1.0), table, columns, rules, "clients", personal)
     assert (
-        "Centralised is no upper reference here: 85.0" in text
+        "Centralised is not the best possible here: 85.0" in text
         and "less good than ditto (90.0" in text
         and why in text
     )

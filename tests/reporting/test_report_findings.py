@@ -50,7 +50,7 @@ def test_findings_interval_excluding_zero_claims_a_gain(content):
     gain = facts["Gain over fedavg"]
     assert gain.value == "+5.3 points"
     assert gain.note == (
-        "with fedmix: 95\u00a0% interval +3.9 to +6.8, ahead in 3 of 3 seeds; accuracy 65.3\u00a0%"
+        "with fedmix: 95\u00a0% interval +3.9 to +6.8, better in 3 of 3 seeds; accuracy 65.3\u00a0%"
     )
     assert facts["Chance to be the best"].note.startswith("that fedmix is the best of 2 choices")
     assert facts["What would settle it"].value == "It is settled"
@@ -61,7 +61,7 @@ def test_findings_interval_including_zero_claims_no_gain(content):
     found = found_in(scored(content, fedavg=[0.5, 0.6, 0.7], fedmix=[0.6, 0.6, 0.71]))
     assert found.answer == "Keep fedavg for now: no other choice is shown to be better."
     assert found.key_facts[-1].value.endswith("more seeds")
-    assert found.key_facts[-1].note == "still open: fedmix"
+    assert found.key_facts[-1].note == "not decided: fedmix"
     assert "the interval includes 0" in found.details[0][1]
 
 

@@ -121,6 +121,20 @@ def test_hazard_ratios_equal_those_of_a_cox_model_that_is_stratified_by_site(mak
     np.testing.assert_allclose(found["hazard_high"], high, rtol=1e-6)
 
 
+def test_hazard_ratios_without_ties_equal_those_of_lifelines():
+    """Made once by lifelines 0.30.3, whose ties are Efron's, on `design` of the pooled rows with their days, event and site:
+
+    CoxPHFitter().fit(rows, "days", "event", strata=["site"], fit_options={"precision": 1e-12}).summary[["coef", "se(coef)"]]
+    """
+    table, time, event, site = relapses()
+    without_ties = table.assign(days=table[time] + np.arange(len(table)) / 1000)
+    clients, _ = divided(without_ties, (), site, time=time, event=event, task="survival")
+    run = ua.run("newton", clients, model="linear", rounds=12)
+    found = run.coefficients().set_index("term").loc[["age", "arm=treated"]]
+    assert found["coefficient"].tolist() == pytest.approx([0.0306308744, -0.3578275608], rel=1e-6)
+    assert found["se"].tolist() == pytest.approx([0.0127374788, 0.1664580089], rel=1e-6)
+
+
 def test_intercepts_of_the_sites_own_are_those_of_a_dummy_for_each_site():
     """Logit of `events`: whether a person had many events. The site's own intercept is in its personal model alone."""
     table, target, site, exposure = events()

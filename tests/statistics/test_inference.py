@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, special, stats
 
 from unalike.statistics import inference as inf
-from unalike.statistics.moderated_t import ALPHA, holm, moderated_t
+from unalike.statistics.moderated_t import ALPHA, holm, levels_of_holm, moderated_t
 from unalike.statistics.seed_draws import sampling_variances
 
 
@@ -228,6 +228,13 @@ def test_bootstrap_is_seeded_and_centered():
         tuple(reference), abs=0.02
     )  # two draws of the same resampling
     assert inf.bootstrap([2.0, 2.0]) == (2.0, 2.0)
+
+
+def test_levels_of_holm_equal_hand_computed_values():
+    """The smallest of four is below 5 % / 4, the next one is not below 5 % / 3, where the procedure ends."""
+    levels = levels_of_holm([0.03, 0.01, 0.5, 0.02], 0.05)
+    assert levels == pytest.approx([0.05 / 3, 0.05 / 4, 0.05 / 3, 0.05 / 3])
+    assert levels_of_holm([math.nan, 0.04], 0.05)[1] == 0.05
 
 
 def test_holm_equals_hand_computed_values():

@@ -2,14 +2,16 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 from derived_columns import derived
 
 from unalike._utils.errors import UnalikeError
-from unalike.metrics.named_metrics import KNOWN
+from unalike.metrics.named_metrics import KNOWN, read
 from unalike.statistics import costs
 from unalike.statistics import scores as st
+from unalike.statistics import summary as summaries
 from unalike.statistics.summary import summary
 from unalike.statistics.verdicts import Rules
 
@@ -326,3 +328,21 @@ def test_summary_infinite_scores_have_no_spread_and_no_warning(recwarn):
         summary(pd.DataFrame(rows), clients, derived(rows[0]), Rules("a"))["rmse_sd"].isna().all()
     )
     assert not recwarn.list
+
+
+def test_interval_excludes_zero_where_the_corrected_test_shows_a_difference():
+    """Differences of four candidates that are shown, nearly shown and not shown, in 30 draws of five seeds."""
+    rng = np.random.default_rng(0)
+    [metric] = read(["accuracy"])
+    shown = 0
+    for _ in range(30):
+        base = rng.normal(0.5, 0.01, 5)
+        scores = {"base": pd.Series(base)}
+        for name, gain in {"a": 0.06, "b": 0.04, "c": -0.03, "d": 0.0}.items():
+            scores[name] = pd.Series(base + gain + rng.normal(0, 0.03, 5))
+        role = {"base": "baseline"} | dict.fromkeys("abcd", "candidate")
+        tests = summaries.tests_and_verdicts(scores, role, Rules("base"), metric).loc[list("abcd")]
+        excludes = (tests["ci_low"] > 0) | (tests["ci_high"] < 0)
+        assert (excludes == (tests["p_holm"] < 0.05)).all()
+        shown += int(excludes.sum())
+    assert 0 < shown < 120

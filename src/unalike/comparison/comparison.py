@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from unalike.comparison.comparison_json import ComparisonFacts, read_facts
 from unalike.comparison.run_as_comparison import facts_of_run
 from unalike.data.partitioning.origin_schemes import owner_column
 from unalike.metrics.columns import Columns
+from unalike.metrics.named_metrics import read
 from unalike.runtime.records.history import History, Row, last_stage
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.statistics.seed_draws import SharedDetails
@@ -146,15 +147,20 @@ class Comparison:
 
         `across`: "pooled" (the metric of all test samples together), "clients" (its mean over the clients) or "worst" (over the
         worst tenth of them). `baseline`: the label of one of the methods.
+
+        By another score of all clients the metric that the user chose decides, also where no value of it is known of all samples
+        together: a federation has each site's own ROC AUC alone.
         """
         facts = self.facts
+        columns = self.columns
         if smallest_effect is not None:
             facts = replace(facts, smallest_effect=smallest_effect)
-        if across is not None:
+        if across not in (None, facts.across):
             facts = replace(facts, across=across)
+            columns = columns.led_by(_chosen_metrics(facts))
         if baseline is not None:
             facts = replace(facts, baseline=baseline)
-        return replace(self, facts=facts)
+        return replace(self, facts=facts, columns=columns)
 
     @property
     def client_scores(self) -> pd.DataFrame:
@@ -293,7 +299,7 @@ class Comparison:
     ) -> Comparison:
         """The comparison of one method under one seed, from the history of a single run."""
         label, seed = facts.methods[0]["label"], facts.seed
-        by_round = client_rounds(history, facts.clients)
+        by_round = client_rounds(history, facts.clients, _chosen_metrics(facts))
         clients = labelled(last_rounds(history, facts.clients), label, seed)
         if risks is not None:
             clients["n_positive"] = clients["client"].map(risks.groupby("client")["outcome"].sum())
@@ -420,8 +426,19 @@ def last_rounds(history: History, names: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None:
-    """The deciding metric of each client by round, under each protocol; None for more than `MOST_CLIENTS` clients."""
+def _chosen_metrics(facts: ComparisonFacts) -> list[str]:
+    """The names of the metrics that the configuration has; none of joined folders, whose several texts are no TOML."""
+    try:
+        specs = tomllib.loads(facts.config).get("metric", [])
+    except tomllib.TOMLDecodeError:
+        return []
+    return [metric.name for metric in read([specs] if isinstance(specs, str) else specs)]
+
+
+def client_rounds(
+    history: History, names: Sequence[str], metrics: Collection[str] = ()
+) -> pd.DataFrame | None:
+    """The deciding metric and these ones of each client by round, under each protocol; None for too many clients."""
     import numpy as np
 
     clients = history.clients
@@ -430,7 +447,10 @@ def client_rounds(history: History, names: Sequence[str]) -> pd.DataFrame | None
     rounds = clients["round"].unique()
     spaced = np.linspace(0, len(rounds) - 1, min(MOST_ROUNDS, len(rounds)))
     shown = rounds[np.unique(spaced.round().astype(int))]
-    scores = [column.name for column in history.columns.scores if column.name in clients]
-    columns = ["round", "client", *scores]
-    table = clients.loc[clients["round"].isin(shown), columns].reset_index(drop=True)
+    columns = history.columns.scores
+    columns += [column for column in history.columns.all if column.metric.name in metrics]
+    scores = dict.fromkeys(column.name for column in columns if column.name in clients)
+    table = clients.loc[clients["round"].isin(shown), ["round", "client", *scores]].reset_index(
+        drop=True
+    )
     return table.assign(client=[names[int(k)] for k in table["client"]])

@@ -331,6 +331,8 @@ def _event_row(event: dict[str, Any], names: list[str]) -> dict[str, Any]:
             continue
         if isinstance(value, list):
             value = ", ".join(map(str, value))
+        elif isinstance(value, dict):
+            value = ", ".join(f"{key} {_short(one)}" for key, one in value.items())
         if value not in (None, "", {}):
             more.append(f"{name} {value}")
     text = "; ".join(filter(None, [str(event.get("why", "")), ", ".join(more)]))
@@ -342,6 +344,11 @@ def _event_row(event: dict[str, Any], names: list[str]) -> dict[str, Any]:
         "round": event.get("round"),
         "text": text[:500],
     }
+
+
+def _short(value: Any) -> str:
+    """A value of an event as text; of a number three digits."""
+    return significant(value) if isinstance(value, float) else str(value)
 
 
 class FollowedComparison:

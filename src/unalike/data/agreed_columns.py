@@ -5,7 +5,7 @@ from torch import Tensor
 
 from unalike.data.table_encoding import Encoding
 
-OTHER_UNITS_SCALES = 50.0
+OTHER_UNITS_SCALES = 10.0
 """The distance of a column's mean from the agreed mean, in agreed scales, that is too far: the column has other units."""
 MAX_UNUSABLE_SHARE = 0.5
 """The share of rows without a number, or of a category that was not agreed on, above which a column is refused."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -205,6 +205,16 @@ class Columns:
         personal = [column for column in self.all if column.protocol == "personal"]
         in_use = [replace(column, protocol=IN_USE, unprefixed=False) for column in personal]
         return self | Columns(tuple(in_use))
+
+    def led_by(self, metrics: Collection[str]) -> Columns:
+        """The same with these metrics in front of the others of their protocol and samples."""
+        sections = list(dict.fromkeys((column.protocol, column.split) for column in self.all))
+
+        def place(column: Column) -> tuple[int, bool]:
+            section = sections.index((column.protocol, column.split))
+            return section, column.metric.name not in metrics
+
+        return Columns(tuple(sorted(self.all, key=place)))
 
     def __or__(self, other: Columns) -> Columns:
         """The columns of both, each once."""

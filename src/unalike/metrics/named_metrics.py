@@ -126,11 +126,12 @@ class Metric:
             word=f"{self.word} of the worst tenth of clients",
         )
 
-    @property
-    def of_clients(self) -> Metric:
-        """Its unweighted mean over the clients, in the same columns."""
+    def mean_of(self, clients: str) -> Metric:
+        """Its unweighted mean over the clients, in the same columns; `clients` is what the user calls them."""
         return replace(
-            self, title=f"{self.title}, mean of clients", word=f"{self.word} (mean of the clients)"
+            self,
+            title=f"{self.title}, mean of {clients}",
+            word=f"{self.word} (mean of the {clients})",
         )
 
     def worst_first(self, values: pd.Series) -> pd.Series:

@@ -153,7 +153,13 @@ class ReportContent(SharedDetails):
 
     def _score_across_clients(self) -> None:
         """Put scores across the clients in the place of those of pooled samples, which are kept in `pooled_rounds`."""
-        rounds, columns = scored_across(self.across, self.rounds, self.client_rounds, self.columns)
+        rounds, columns = scored_across(
+            self.across,
+            self.rounds,
+            self.client_rounds,
+            self.columns,
+            clients=wording.several(self.client_noun),
+        )
         self._set("pooled_rounds", self.rounds)
         self._set("own_metric", self.metric)
         self._set("rounds", rounds)
@@ -220,7 +226,10 @@ class ReportContent(SharedDetails):
                 "this test set only: other partitions",
                 f"{seeds} seeds divide the same test samples",
             ),
-            SPLITS: (f"other samples of {clients}", f"{seeds} redrawn splits"),
+            SPLITS: (
+                f"other samples of {clients}",
+                f"{seeds} divisions into training and test samples",
+            ),
             OWNERS: (
                 f"other {wording.several(noun)} like {others_like}",
                 f"{seeds} seeds, each tests {wording.several(noun)} that it leaves out of training",

@@ -62,8 +62,7 @@ class Decision:
         choice: the method to use: `best` if it is shown to be better, the baseline if no candidate is, empty while undecided.
         score: mean score of `best` over its seeds.
         difference: mean difference of `best` to the baseline over paired seeds.
-        interval: its interval, with confidence 1 - `level`, as the summary has it: adjusted for the choice of `best` where it
-            stands out from several.
+        interval: its interval, with confidence 1 - `level`, as the summary has it: corrected for the number of candidates, as p is.
         shrunken: the posterior mean of the difference, which the choice of the best does not bias (`posterior_means`).
         level: 5 %, or the level of each look if seeds were added until the decision stood.
         smallest_effect: differences below it do not matter.
@@ -185,12 +184,12 @@ class Decision:
         metric = self.metric
         low, high = self.interval
         between = wording.interval(low, high, self.level, metric)
-        ahead = f"ahead in {self.seeds_won} of {self.seeds} seeds"
+        won = f"better in {self.seeds_won} of {self.seeds} seeds"
         score = f"{metric.word} {metric.text(self.score)}"
         return KeyFact(
             title=wording.gain_over(self.baseline, metric),
             value=metric.difference(self.difference),
-            note=f"with {self.best}: {between}, {ahead}; {score}",
+            note=f"with {self.best}: {between}, {won}; {score}",
         )
 
     @property
@@ -249,7 +248,7 @@ class Decision:
         choices = wording.plural(len(self.verdicts) + 1, "choice")
         note = f"that {self.best} is the best of {choices}"
         if self.rivals and all(verdict == WORSE for verdict in self.rivals.values()):
-            note += "; it is shown to be better than each other one"
+            note += f"; it is shown to be better than {wording.few([*self.rivals], 'other')}"
         return KeyFact("Chance to be the best", wording.chance(self.probability_best), note)
 
     def _cost(self) -> KeyFact | None:
@@ -276,19 +275,19 @@ class Decision:
         if self.choice == self.best:
             rivals = [name for name in self.open if name != self.best]
             is_or_are = "is" if len(rivals) == 1 else "are"
-            still_open = f"still open: whether {wording.few(rivals)} {is_or_are} better"
+            undecided = f"not decided: whether {wording.few(rivals)} {is_or_are} better"
         else:
-            still_open = f"still open: {wording.few(list(self.open))}"
+            undecided = f"not decided: {wording.few(list(self.open))}"
 
         # where seeds share samples, no number of seeds may be enough
         is_limited = self.settles == MOST_NEEDED and self.samples_limit
         if self.settles is None or (is_limited and self.seeds <= FEW_SEEDS):
-            return KeyFact(title, "Not known yet", still_open)
+            return KeyFact(title, "Not known yet", undecided)
         if is_limited:
-            return KeyFact(title, "More samples", f"more seeds would not; {still_open}")
+            return KeyFact(title, "More samples", f"more seeds would not; {undecided}")
         if self.settles < MOST_NEEDED / 5:
-            return KeyFact(title, f"About {wording.plural(self.settles, 'more seed')}", still_open)
-        return KeyFact(title, "Hundreds of seeds", f"about {self.settles} more; {still_open}")
+            return KeyFact(title, f"About {wording.plural(self.settles, 'more seed')}", undecided)
+        return KeyFact(title, "Hundreds of seeds", f"about {self.settles} more; {undecided}")
 
 
 def _ratio(ratio: float) -> str:

@@ -143,7 +143,7 @@ def _failed_references(
         if best in personal:
             why = f"The clients' own models of {best} suit them better than one model, or its training does not suit it."
         sentences.append(
-            f"{wording.capital(method)} is no upper reference here: {metric.text(level)}, less good than {best} "
+            f"{wording.capital(method)} is not the best possible here: {metric.text(level)}, less good than {best} "
             f"({metric.text(others[best])}). {why}"
         )
     return sentences

@@ -161,7 +161,7 @@ def _chosen_gain(decision: Decision) -> list[str]:
         return []
     candidates = wording.plural(len(decision.verdicts), "candidate")
     return [
-        f"{decision.best} was chosen for its large gain, a part of which may be luck. Its interval is adjusted everywhere for "
+        f"{decision.best} was chosen for its large gain, a part of which may be luck. Its interval is corrected everywhere for "
         f"the choice among {candidates}; the estimate that allows for luck is {decision.metric.difference(decision.shrunken)} "
         "(shrunken estimate)."
     ]
@@ -195,8 +195,6 @@ def _meaning(row: Row, content: ReportContent) -> str:
         return str(row["verdict"])
     if row["ci_low"] <= 0 <= row["ci_high"]:
         return "undecided, the interval includes 0"
-    if row["p_holm"] >= content.rules.level:
-        return "undecided, the interval excludes 0, but p is too large after correction for the number of candidates"
     effect = wording.size_of_effect(content.smallest_difference, content.metric)
     return f"undecided, a difference is shown, but it may be smaller than {effect}"
 
@@ -365,8 +363,8 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
         )
     if tested > 1:
         limits.append(
-            f"The p values are corrected by Holm for the {tested} candidates; the intervals, but that of the best one, are not: "
-            f"without any true difference, one in {round(1 / content.rules.level)} still excludes 0."
+            f"The p values and intervals of the {tested} candidates are corrected for their number (Holm); those of single "
+            f"{wording.several(content.client_noun)} are not."
         )
     if content.looks is not None and content.race is None:
         fewest, most = content.looks

@@ -60,7 +60,7 @@ def summary_columns(
         "exact": number("sign flips, corrected p", "p_exact", wording.probability),
         "won": TableColumn("Seeds won", _seeds_won),
         "better": number("Share won", "better", wording.share),
-        "best": number("P(best)", "probability_best", wording.chance),
+        "best": number("Chance to be best", "probability_best", wording.chance),
         "spread": number("Spread over clients (sd)", "client_sd", metric.amount),
         "worst": number("Worst tenth", "worst_decile", metric.text),
         "traffic": number("MB", lambda row: row["mb_down"] + row["mb_up"], wording.megabytes),

@@ -24,7 +24,7 @@ from unalike.statistics.fitted_scores import (
     scores_of_clients,
     scores_of_references,
 )
-from unalike.statistics.moderated_t import holm
+from unalike.statistics.moderated_t import holm, levels_of_holm
 from unalike.statistics.risks import can_be_judged
 from unalike.statistics.seed_draws import POOLED_SCORE, SPLITS, draws_of, sampling_variances
 from unalike.statistics.summary import scores_by_seed
@@ -70,7 +70,8 @@ class TogetherOrAlone:
 
     Attributes:
         metric: the metric that decides.
-        level: the level of the tests; intervals have the confidence 1 - level.
+        level: the level of the tests. The two gains over `alone` have intervals that are corrected as these are (Holm), all
+            others the confidence 1 - level.
         alone: the best model that each client fits alone.
         pooled: the best model that is fitted on all data pooled.
         gain: the gain of `pooled` over `alone`.
@@ -140,6 +141,10 @@ class TogetherOrAlone:
         """The text and all fields as plain values, the metric without its formula."""
         return {"text": str(self)} | asdict(self) | {"metric": self.metric.stored_fields}
 
+    def tests(self, reference: str, method: str) -> bool:
+        """Whether the gain of this method over this reference is one that the verdict tests."""
+        return (reference, method) == (self.alone.label, self.method)
+
     def _key_fact(self, title: str, gain: Gain, of: str) -> KeyFact:
         """A gain as a key fact; `of` says what it is a gain of."""
         between = wording.interval(gain.low, gain.high, self.level, self.metric)
@@ -179,12 +184,26 @@ def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
     if method:
         scores[method] = scores_by_seed(content.rounds, content.deciding_column)[method]
 
-    def gain(label: str, other: str) -> Gain:
-        sampling = _sampling(content, label, other)
-        return paired_gain(scores[label], scores[other], content.metric, content.rules, sampling)
+    rules = content.rules
 
-    over_alone = gain(pooled.label, alone.label)
-    method_gain = gain(method, alone.label) if method else None
+    def gain(label: str, other: str, level: float = rules.level) -> Gain:
+        return paired_gain(
+            scores[label],
+            scores[other],
+            content.metric,
+            level=level,
+            overlap=rules.overlap,
+            sampling=_sampling(content, label, other),
+        )
+
+    # Two tests answer one question; their intervals say what the corrected tests say.
+    asked = [pooled.label, method] if method else [pooled.label]
+    p = [gain(label, alone.label).p for label in asked]
+    levels = map(float, levels_of_holm(p, rules.level))
+    over_alone, *of_method = [
+        gain(label, alone.label, level) for label, level in zip(asked, levels, strict=True)
+    ]
+    method_gain = of_method[0] if method else None
     tree_lead = None
     if method and pooled.trees:
         lead = gain(pooled.label, method)
@@ -194,7 +213,7 @@ def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
     judged = [client for client in clients if can_be_judged(client.n_test, client.n_positive)]
     return TogetherOrAlone(
         metric=content.metric,
-        level=content.rules.level,
+        level=rules.level,
         alone=alone,
         pooled=pooled,
         gain=over_alone,
@@ -285,13 +304,14 @@ def _clients(content: ReportContent, alone: str, pooled: str) -> list[ClientGain
     if not content.same_clients:
         return []
     metric = content.metric_of_clients
+    rules = content.rules
     table = scores_of_clients(content.fitted)
     clients = []
     for client, of_client in table.groupby("client", sort=False):
         by_method = {name: part.set_index("seed") for name, part in of_client.groupby("method")}
         own = by_method[alone][metric.name]
         of_all = by_method[pooled][metric.name]
-        gain = paired_gain(of_all, own, metric, content.rules)
+        gain = paired_gain(of_all, own, metric, level=rules.level, overlap=rules.overlap)
         if content.sampling.redrawn != SPLITS:
             gain = Gain(gain.mean, math.nan, math.nan, math.nan)
         sizes = by_method[alone].reindex(columns=["n_test", "n_positive"]).mean()
@@ -311,7 +331,8 @@ def _clients(content: ReportContent, alone: str, pooled: str) -> list[ClientGain
 def references(content: ReportContent) -> pd.DataFrame:
     """One row per fitted reference: `method scope model seeds`, score and sd over seeds, and the difference to the baseline.
 
-    `difference ci_low ci_high` are paired by seed as those of a method, in the unit of the metric. Empty without references.
+    `difference ci_low ci_high` are paired by seed as those of a method, in the unit of the metric; a difference that the answer
+    tests has its interval. Empty without references.
     """
     if not _has_references(content):
         return pd.DataFrame()
@@ -319,6 +340,7 @@ def references(content: ReportContent) -> pd.DataFrame:
     metric = content.metric
     scores = scores_of_references(content.fitted, metric, content.across)
     base = scores_by_seed(content.rounds, content.deciding_column).get(content.baseline)
+    answer = together_or_alone(content)
     described = content.fitted.drop_duplicates("method").set_index("method")
     table = []
     for label, values in scores.items():
@@ -331,8 +353,17 @@ def references(content: ReportContent) -> pd.DataFrame:
             f"{metric.name}_sd": float(values.std(ddof=1)),
         }
         if base is not None:
-            sampling = _sampling(content, label, content.baseline)
-            gain = paired_gain(values, base, metric, content.rules, sampling)
+            gain = paired_gain(
+                values,
+                base,
+                metric,
+                level=content.rules.level,
+                overlap=content.rules.overlap,
+                sampling=_sampling(content, label, content.baseline),
+            )
+            if answer is not None and answer.tests(label, content.baseline):
+                assert answer.method_gain is not None
+                gain = answer.method_gain.reversed
             ends = np.sort(metric.sign * np.array([gain.low, gain.high]))
             row["difference"] = metric.sign * gain.mean
             row["ci_low"] = float(ends[0])

@@ -29,21 +29,26 @@ def _of_worst_tenth(metric: Metric) -> Metric:
     return replace(metric.of_worst_tenth, name=metric.name)
 
 
-ACROSS: dict[str, Callable[[Metric], Metric]] = {
-    "pooled": lambda metric: metric,
-    "clients": lambda metric: metric.of_clients,
-    "worst": _of_worst_tenth,
+ACROSS: dict[str, Callable[[Metric, str], Metric]] = {
+    "pooled": lambda metric, clients: metric,
+    "clients": Metric.mean_of,
+    "worst": lambda metric, clients: _of_worst_tenth(metric),
 }
 """The score of all clients that decides -> its metric, in the columns of the metric itself: that of all test samples together, its
 mean over the clients, its mean over the worst tenth of them."""
 
 
 def scored_across(
-    across: str, rounds: pd.DataFrame, client_rounds: pd.DataFrame | None, columns: Columns
+    across: str,
+    rounds: pd.DataFrame,
+    client_rounds: pd.DataFrame | None,
+    columns: Columns,
+    clients: str = "clients",
 ) -> tuple[pd.DataFrame, Columns]:
     """The histories with the scores of `across` in the columns of the deciding metric, and their columns.
 
-    Raises `UnalikeError` where the clients' scores by round are not known, as of more than 100 clients.
+    `clients` is what the user calls them. Raises `UnalikeError` where the clients' scores by round are not known, as of more than
+    100 clients.
     """
     if across not in ACROSS:
         raise unknown("value of across", across, ACROSS)
@@ -65,7 +70,7 @@ def scored_across(
     # it takes the place of the pooled score, so that all that follows reads it
     in_order_of_rounds = values.reindex(pd.MultiIndex.from_frame(rounds[key]))
     replaced = {name: in_order_of_rounds[name].to_numpy() for name in names}
-    metric_across = ACROSS[across](metric)
+    metric_across = ACROSS[across](metric, clients)
     changed = [
         replace(column, metric=metric_across) if column.metric == metric else column
         for column in columns.all

@@ -5,6 +5,8 @@ A table of them has one row per reference, seed and client, and one for all test
 from 0 on it numbers draws of the test rows of all clients with replacement.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -18,7 +20,6 @@ from unalike.statistics.inference import difference
 from unalike.statistics.moderated_t import moderated_t
 from unalike.statistics.scores import worst_decile
 from unalike.statistics.seed_draws import POOLED_SCORE, Draws
-from unalike.statistics.verdicts import Rules
 
 ALONE, TOGETHER = "alone", "pooled"
 """The rows that a reference is fitted on: those of each client by itself, or all of them."""
@@ -39,6 +40,11 @@ class Gain:
     def is_known(self) -> bool:
         """Whether it has an interval."""
         return not math.isnan(self.low)
+
+    @property
+    def reversed(self) -> Gain:
+        """The gain of the others over the first."""
+        return Gain(-self.mean, -self.high, -self.low, self.p)
 
 
 def scores_of_clients(fitted: pd.DataFrame) -> pd.DataFrame:
@@ -73,12 +79,19 @@ def draws_of_references(fitted: pd.DataFrame, metric: Metric) -> Draws:
 
 
 def paired_gain(
-    scores: pd.Series, others: pd.Series, metric: Metric, rules: Rules, sampling: float = 0.0
+    scores: pd.Series,
+    others: pd.Series,
+    metric: Metric,
+    *,
+    level: float,
+    overlap: float,
+    sampling: float = 0.0,
 ) -> Gain:
     """The gain of scores over others, both by seed, over the seeds that both have, by the t test of every pair.
 
-    `sampling` is the variance that comes from test rows which all seeds share. Where nothing else varies, as with fits that
-    have no random numbers, it is the whole variance. The interval is cut at the largest possible difference.
+    The interval has the confidence 1 - `level` and is cut at the largest possible difference; `overlap` is as in `moderated_t`.
+    `sampling` is the variance that comes from test rows which all seeds share. Where nothing else varies, as with fits that have
+    no random numbers, it is the whole variance.
     """
     known = scores.dropna()
     base = others.dropna()
@@ -87,7 +100,7 @@ def paired_gain(
     if not gains:
         return Gain(math.nan, math.nan, math.nan, math.nan)
     mean = float(np.mean(gains))
-    tested = moderated_t(np.array(gains)[:, None], rules.level, rules.overlap, sampling)
+    tested = moderated_t(np.array(gains)[:, None], level, overlap, sampling)
     low = float(tested.low[0])
     high = float(tested.high[0])
     p = float(tested.p[0])
@@ -95,7 +108,7 @@ def paired_gain(
     # Fits without random numbers on the same rows: seeds repeat one difference, which varies with the test rows alone.
     if sampling > 0 and len(gains) > 1 and math.isnan(float(tested.sd[0])):
         error = math.sqrt(sampling)
-        half = float(norm.isf(rules.level / 2)) * error
+        half = float(norm.isf(level / 2)) * error
         low = mean - half
         high = mean + half
         p = float(2 * norm.sf(abs(mean) / error))

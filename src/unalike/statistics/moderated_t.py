@@ -29,9 +29,9 @@ class ModeratedT:
 
 
 def moderated_t(
-    d: np.ndarray, level: float = ALPHA, overlap: float = 0.0, sampling: ArrayLike = 0.0
+    d: np.ndarray, level: ArrayLike = ALPHA, overlap: float = 0.0, sampling: ArrayLike = 0.0
 ) -> ModeratedT:
-    """Test the mean difference of each method against 0, with intervals of confidence 1 - `level`.
+    """Test the mean difference of each method against 0, with intervals of confidence 1 - `level`, of all or of each method.
 
     With three to five seeds a variance is hardly known, and Holm's correction asks for a quantile far out in the tail of a t
     distribution with two to four degrees of freedom. The variances of a family are therefore shrunk towards each other (empirical
@@ -79,8 +79,9 @@ def moderated_t(
     sd, df = _moderated(d, np.where(unknown, np.nan, s2), n - 1.0)
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        t = stats.t.ppf(1 - level / 2, df)
-        z = stats.norm.ppf(1 - level / 2)
+        tail = np.asarray(level) / 2
+        t = stats.t.ppf(1 - tail, df)
+        z = stats.norm.ppf(1 - tail)
         error = np.sqrt(sd**2 * (1 / n + overlap) + sampling * (z / t) ** 2)
         half = t * error
         p = 2 * stats.t.sf(np.abs(mean) / error, df)
@@ -166,3 +167,23 @@ def holm(p: ArrayLike) -> np.ndarray:
     result = np.empty_like(raw)
     np.put_along_axis(result, order, adjusted, -1)
     return result
+
+
+def levels_of_holm(p: ArrayLike, level: float) -> np.ndarray:
+    """The level at which Holm's procedure tests each of p [methods].
+
+    An interval of confidence 1 - level excludes 0 exactly where Holm's p is below the common level. The j-th smallest of m is
+    tested at level / (m - j + 1), until the first that is not below its own; later ones have the level of that one. NaN does not
+    count towards m. For m = 1 it is `level`.
+    """
+    raw = np.asarray(p, dtype=float)
+    order = np.argsort(raw, kind="stable")
+    m = int((~np.isnan(raw)).sum())
+    ascending = level / np.maximum(m - np.arange(len(raw)), 1)
+    is_kept = ~(raw[order] < ascending)
+    if is_kept.any():
+        first = int(np.argmax(is_kept))
+        ascending[first:] = ascending[first]
+    levels = np.empty_like(raw)
+    levels[order] = ascending
+    return levels

@@ -5,6 +5,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from unalike.metrics.columns import Column, Columns
@@ -17,10 +18,10 @@ from unalike.statistics.inference import (
     posterior_means,
     probability_best,
 )
-from unalike.statistics.moderated_t import moderated_t
+from unalike.statistics.moderated_t import levels_of_holm, moderated_t
 from unalike.statistics.scores import in_order, require_method, tail_mean, worst_decile
 from unalike.statistics.seed_draws import Draws, draws_of, sampling_variances
-from unalike.statistics.verdicts import CANDIDATE, EQUAL, WORSE, Rules, roles, verdicts
+from unalike.statistics.verdicts import CANDIDATE, EQUAL, Rules, roles, verdicts
 
 ONLY_TESTED = TESTED[-3:]
 """Columns of the tests that a summary leaves out."""
@@ -45,7 +46,8 @@ def summary(
     are those of `inference.family_tests` over the candidates of a protocol, in `pairs` pairs with the same seed. They are NaN if
     the baseline has no score under this protocol: only the protocol `used` compares personal models with shared ones
     (`models_in_use`). A method outside the family has a difference and an interval of its own, without p.
-    `ci_low` and `ci_high` of the best of several candidates are adjusted for that choice, unless it is shown to be no better.
+    `ci_low` and `ci_high` of several candidates are corrected as their p values are (`moderated_t.levels_of_holm`), unless they are
+    practically equal to the baseline without it.
     `shrunken` is the posterior mean of the difference (`inference.posterior_means`). `verdict` is that of `verdicts.verdicts`,
     empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
     of a run, averaged over seeds, and so are `epsilon` and `simulated_seconds`, columns that are there
@@ -155,19 +157,19 @@ def tests_and_verdicts(
     has_verdict = tests.index.isin(candidates) & (tests["pairs"] > 0)
     words = pd.Series(texts, index=tests.index, dtype=object).where(has_verdict, "")
 
-    # Luck may have made the best of several: with its interval, those of all candidates cover their differences (Bonferroni).
-    best = _chosen(tests.loc[candidates, "difference"], words, metric)
-    if best:
-        family = max(1, int(tests["p"].notna().sum()))
-        together = moderated_t(
+    # The interval of each candidate says what its corrected test says: it excludes 0 where that shows a difference. One that lies
+    # within the smallest effect has done so as it is.
+    if candidates:
+        holm_levels = levels_of_holm(tests.loc[candidates, "p"], rules.level)
+        is_equal = (words[candidates] == EQUAL).to_numpy()
+        corrected = moderated_t(
             differences[candidates].to_numpy(float),
-            rules.level / family,
+            np.where(is_equal, rules.level, holm_levels),
             rules.overlap,
             sampling_variances(draws, rules.baseline, candidates),
         )
-        place = candidates.index(best)
-        tests.loc[best, "ci_low"] = together.low[place]
-        tests.loc[best, "ci_high"] = together.high[place]
+        tests.loc[candidates, "ci_low"] = corrected.low
+        tests.loc[candidates, "ci_high"] = corrected.high
 
     means = posterior_means(differences[candidates], tests.loc[candidates], metric.sign)
     # the baseline, and methods that share no seed with it, have a row without numbers
@@ -179,15 +181,6 @@ def tests_and_verdicts(
         probability_best=probability_best(means, rules.baseline, candidates, metric.sign),
         shrunken=means.mean(),
     )
-
-
-def _chosen(differences: pd.Series, words: pd.Series, metric: Metric) -> str:
-    """The candidate that stands out because its gain is the largest of several; empty if there are few, or it is no gain."""
-    known = metric.sign * differences[differences.map(math.isfinite)]
-    if len(known) < 2:
-        return ""
-    best = str(known.idxmax())
-    return "" if words[best] in (EQUAL, WORSE) else best
 
 
 def scores_by_seed(rounds: pd.DataFrame, column: Column) -> dict[str, pd.Series]:

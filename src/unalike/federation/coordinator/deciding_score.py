@@ -24,7 +24,7 @@ def with_deciding_metrics(run_config: RunConfig, federation: Federation) -> RunC
     metrics = {}
     for name, metric in run_config.metrics.items():
         if federation.across == CLIENTS:
-            metric = metric.of_clients
+            metric = metric.mean_of("sites")
         metrics[name] = replace(metric, leads=metric.leads and name not in unknown)
     return replace(run_config, metrics=metrics)
 

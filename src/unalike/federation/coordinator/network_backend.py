@@ -268,6 +268,8 @@ class NetworkStage:
         self._norm_guard = NormGuard(mailbox.federation.guard, changes)
         self._norms: dict[str, Norms] = {}
         """The norms of the round that the models come from."""
+        self._shares: dict[int, float] = {}
+        """Client whose last update was scaled down -> the share of its size with which it counted."""
         self._best_loss = inf
         self._diverged = 0
         """The last round whose model was implausible, with no site that stands out."""
@@ -433,12 +435,17 @@ class NetworkStage:
     def _scale_down(
         self, norms: Mapping[str, Norms], replies: Mapping[str, SiteReply]
     ) -> dict[str, Norms]:
-        """Scale down the updates that are much larger than the others. Returns the norms of all updates as they count."""
+        """Scale down the updates that are much larger than the others. Returns the norms of all updates as they count.
+
+        The site hears of it with its next request.
+        """
         if self.state.method.updates_hold_noise:
             # Updates with noise that are too large were refused.
             return dict(norms)
         client_of = self.mailbox.client_of
         counted = dict(norms)
+        for site in norms:
+            self._shares.pop(client_of[site], None)
         directions = self._directions(norms)
         too_large = scaled_norms(
             self._norm_guard, self.state, client_of, norms, replies, directions.opposes
@@ -446,6 +453,7 @@ class NetworkStage:
         for site, scaled in too_large.items():
             factors = {what: norm / norms[site][what] for what, norm in scaled.items()}
             self._update_store.scale(client_of[site], factors)
+            self._shares[client_of[site]] = min(factors.values())
             counted[site] = {**norms[site], **scaled}
             for what, norm in scaled.items():
                 why = (
@@ -594,6 +602,7 @@ class NetworkStage:
             evaluate=protocols,
             local="local" in self.run_config.options.protocols,
             metrics=self.run_config.metrics,
+            shares=self._shares,
         )
 
         # Keys come before masks: a sum is over sites that have keys with each other, and no others train.
@@ -743,6 +752,7 @@ class NetworkStage:
             "ahead": ahead,
             "norms": dict(self._norm_guard.seen),
             "latest": {"norms": self._norms, "best_loss": min(self._best_loss, LARGEST_LOSS_SUM)},
+            "shares": list(self._shares.items()),
             "holds": list(self._digests.items()),
         }
         return tensors, [facts[0] | own_facts, *facts[1:]]
@@ -754,6 +764,7 @@ class NetworkStage:
         latest = facts[0].get("latest", {"norms": {}, "best_loss": inf})
         self._norms = latest["norms"]
         self._best_loss = latest["best_loss"]
+        self._shares = dict(facts[0].get("shares", []))
         self._digests = dict(facts[0].get("holds", []))
         ahead = facts[0].get("ahead")
         if ahead is not None:

@@ -72,7 +72,8 @@ class RoundContents:
     """Everything that the requests of one exchange are made of.
 
     `groups` are those that have clients, `group_of` is of all clients that may be asked; sites evaluate the broadcast model
-    under the protocols `evaluate`, and with `local` their model after training. `metrics` were chosen by name.
+    under the protocols `evaluate`, and with `local` their model after training. `metrics` were chosen by name. `shares` are of
+    the clients whose last update was scaled down: the share of its size with which it counted.
     """
 
     position: StepRequest
@@ -81,6 +82,7 @@ class RoundContents:
     evaluate: tuple[str, ...]
     local: bool
     metrics: RunMetrics
+    shares: Mapping[int, float]
 
     def group(self, client: int) -> GroupContents:
         return self.groups[self.group_of[client]]
@@ -99,6 +101,7 @@ def round_contents(
     evaluate: tuple[str, ...],
     local: bool,
     metrics: RunMetrics,
+    shares: Mapping[int, float],
 ) -> RoundContents:
     """The contents of the next exchange; `active` are the clients that may be asked."""
     # Who is in no group, or has not chosen one, is asked for nothing.
@@ -134,6 +137,7 @@ def round_contents(
         evaluate=evaluate,
         local=local,
         metrics=metrics,
+        shares=dict(shares),
     )
 
 
@@ -208,6 +212,7 @@ class RoundRequests(Requests[SiteReply]):
             group=group.number,
             round=broadcast.round,
             accepted=group.accepted.get(client),
+            share=self.contents.shares.get(client, 1.0),
             lr=broadcast.lr,
             train=trains,
             evaluate=self.contents.evaluate,

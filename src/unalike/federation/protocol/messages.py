@@ -12,10 +12,10 @@ The way of a request and its answer:
 
 import platform
 from dataclasses import asdict
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.validated import validated
@@ -24,7 +24,7 @@ from unalike.core.codec import Facts, Malformed
 
 R = TypeVar("R", bound="AgreedRequest")
 
-PROTOCOL = "5"
+PROTOCOL = "6"
 """Number of this protocol: coordinator and sites must have the same."""
 
 NOTICE = "notice"
@@ -138,8 +138,9 @@ class TrainRequest(StepRequest):
     """Evaluate the received model (`params/*`, `buffers/*`) under the protocols `evaluate`; if `train`, train it, too.
 
     `round` is the round of the server state. `accepted` is the round of this site's last accepted update in this group (None: there
-    was none); the client state of that round is the valid one. `group` is the number of the site's group. With `local` the model
-    after training is evaluated, too. Part messages are `messages.<part>/*`.
+    was none); the client state of that round is the valid one. `share` is the share of that update's size with which it counted: 1
+    unless it was scaled down. `group` is the number of the site's group. With `local` the model after training is evaluated, too.
+    Part messages are `messages.<part>/*`.
 
     Tensors that are fixed for the whole step are sent once; later requests name them by their digest `fixed` ("" if there are
     none): values that are not trained together (`fixed.params/*`, `fixed.buffers/*`), and public samples to train on (`shared/x`,
@@ -150,6 +151,7 @@ class TrainRequest(StepRequest):
     group: NonNegativeInt
     round: NonNegativeInt
     accepted: NonNegativeInt | None
+    share: Annotated[float, Field(ge=0, le=1)]
     lr: PositiveFloat
     train: bool
     evaluate: tuple[str, ...]

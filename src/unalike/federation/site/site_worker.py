@@ -446,7 +446,7 @@ class SiteWorker:
         tensors = self._with_fixed(request, step, tensors)
         trees = tree.unpack(self._on_device(tensors))
         group, broadcast = self._broadcast(request, step, tensors, trees)
-        self._tell_refused(request.head, step)
+        self._tell_outcome(request.head, step)
         group.state = ServerState(
             round=broadcast.round,
             params=broadcast.params,
@@ -499,13 +499,21 @@ class SiteWorker:
             sums["local"] = self._metric_sums(group.local_model(me, group.state, update))
         return {"tallies": sums}, answer
 
-    def _tell_refused(self, head: Head, step: TrainRequest) -> None:
-        """Say so where this site's last update did not count: a request names the round of the last one that did."""
+    def _tell_outcome(self, head: Head, step: TrainRequest) -> None:
+        """Say so where this site's last update did not count, or not fully: a request names the last one that did."""
         sent = self._sent_updates.pop((head.run, head.stage, step.group), None)
-        if sent is not None and sent < step.round and step.accepted != sent:
+        if sent is None or sent >= step.round:
+            return
+        outcome = ""
+        if step.accepted != sent:
+            outcome = "did not count: the coordinator refused it, or it came late, as its log says"
+        elif step.share < 1:
+            share = f"{step.share:.2g} of its size"
+            outcome = f"counted with {share}: it was much larger than those of the others"
+        if outcome:
             self.log(
-                f"round {sent + 1}: the update of this site did not count. The coordinator refused it, or it came late; the log of "
-                "the coordinator says why. Columns in other units are a usual reason: compare your table with the agreed one"
+                f"round {sent + 1}: the update of this site {outcome}. Columns in other units are a usual reason: compare "
+                "your table with the agreed one"
             )
 
     def _summand(

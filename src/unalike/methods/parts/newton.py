@@ -48,12 +48,12 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     for each client, whose risk sets have no sample of another one. It has no intercept, so X has no column of ones, and the head's
     bias stays as it began.
 
-    A move is shortened where the loss, which is at least 0, cannot fall as far as its quadratic model says, and half of it is taken
-    back after a round in which the loss rose and still rises along the move: a convex loss does both, and a client with a false
-    loss alone cannot end the fit. With one client and without these it is iteratively reweighted least squares; a regression is
-    done in one round. All clients take part in every round. The stage ends after a round that moves no coefficient
-    by more than 1e-6 of the largest one. Where features separate a class, none does: there is no finite fit, and `l2` above 0
-    makes one.
+    The first round begins at coefficients of 0, whatever the model began with: from others Newton's method may overshoot. A move
+    is shortened where the loss, which is at least 0, cannot fall as far as its quadratic model says, and half of it is taken back
+    after a round in which the loss rose and still rises along the move: a convex loss does both, and a client with a false loss
+    alone cannot end the fit. With one client and without these it is iteratively reweighted least squares; a regression is done in
+    one round. All clients take part in every round. The stage ends after a round that moves no coefficient by more than 1e-6 of the
+    largest one. Where features separate a class, none does: there is no finite fit, and `l2` above 0 makes one.
 
     Sent as sums, in float64: g [P], H [P, P], the loss, and the numbers of samples, of clients, and of clients with fewer samples
     than the P = R Q coefficients, whose H may tell of single samples; with `robust_errors` also the squares g g^T [P, P], for
@@ -101,7 +101,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
         head = self.head(client.settings)
         params = client.initial_params | client.received_params
         samples = Samples.of(head, params, client)
-        return client.state, samples.sums(head.weights(params))
+        return client.state, samples.sums(of_round(client.round, head.weights(params)))
 
     def least_samples(self, settings: StageSettings) -> int:
         return LinearHead.of(settings).count
@@ -123,7 +123,8 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         head = self.head(server.settings)
         state = server.state
-        before = head.coefficients(server.params)
+        received = head.coefficients(server.params)
+        before = of_round(server.round, received)
         penalty = penalties(before, head.features, self.l2)
         objective = state["loss"] + penalty @ before.flatten().square() / 2
         slope = state["gradient"] + penalty * before.flatten()
@@ -145,7 +146,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
         }
 
         # The coefficients are kept beside the model, in which they are rounded to its precision.
-        moved = tree.zeros(update) | head.moved(update, move)
+        moved = tree.zeros(update) | head.moved(update, before - received + move)
         return moved, state | measure | {"coefficients": before + move, "move": move}
 
     def has_converged(self, server_state: Tree) -> bool:
@@ -232,7 +233,7 @@ class NewtonOwnIntercepts(Newton, OwnParameters):
         head = LinearHead.of(client.settings)
         params = client.initial_params | client.received_params | client.state
         samples = Samples.of(head, params, client)
-        weights = head.weights(params)
+        weights = of_round(client.round, head.weights(params))
         for _ in range(INTERCEPT_MOVES):
             sums = samples.sums(weights, INTERCEPT)
             move = newton_move(sums["curvature"], sums["gradient"], sums["loss"])
@@ -282,6 +283,11 @@ class Samples:
         for design, batch in self.batches:
             sums |= tree.add(self.head.sums(design @ weights.T, design[:, columns], batch), sums)
         return sums
+
+
+def of_round(round: int, received: Tensor) -> Tensor:
+    """The coefficients at which the sums of a round are taken: those received, and 0 in the first one."""
+    return received if round else torch.zeros_like(received)
 
 
 def no_sums(coefficients: Tensor) -> Tree:
