@@ -708,7 +708,7 @@ def test_summary_wider_than_the_terminal_continues_below(small, tmp_path, cli, m
         "Difference",
         "interval",
         "corrected",
-        "Chance to be best",
+        "Chance",
         "tenth",
         "MB",
         "Time",
@@ -742,7 +742,7 @@ def test_output_that_is_piped_has_the_width_of_columns(cli, monkeypatch, columns
             "apfl",
             [
                 "the personal model has mixed parameters",
-                "a = 0 is FedAvg's model, a = 1 local training",
+                "a = 0 is FedAvg's model, a = 1 local",
             ],
         ),
         (
@@ -862,7 +862,7 @@ def test_names_are_read_in_any_case(cli, small, tmp_path):
     "typed, expected",
     [
         ("unalike comp", ["compare"]),
-        ("unalike run --method fedpro", ["fedprox"]),
+        ("unalike run --method fedprox", ["fedprox"]),
         ("unalike compare --method scaf", ["scaffold"]),
         ("unalike compare --partition dir", ["dirichlet"]),
         ("unalike tune --model lin", ["linear"]),
@@ -964,7 +964,7 @@ def test_config_invalid_file_is_refused(cli, small, tmp_path, text, message):
         (["--protocol", "sever"], "did you mean 'server'"),
         (["--select", "best"], "give ua.partition(..., val=0.1), --val 0.1"),
         (["--stop", "acuracy > 1"], "'acuracy' is unknown"),
-        (["--budget", "ten"], "'30 rounds', '10 min', '500 MB'"),
+        (["--budget", "ten"], "'30 rounds', '10 min', '2 h simulated', '500 MB'"),
         (["--executor", "bached"], "did you mean 'batched'"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--buffers", "mine"], "buffers"),
