@@ -708,7 +708,7 @@ def test_summary_wider_than_the_terminal_continues_below(small, tmp_path, cli, m
         "Difference",
         "interval",
         "corrected",
-        "Chance",
+        "best",
         "tenth",
         "MB",
         "Time",
