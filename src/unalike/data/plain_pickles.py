@@ -4,6 +4,7 @@ import io
 import math
 import pickle
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,16 @@ FUNCTIONS = {
     ("numpy._core.multiarray", "_reconstruct"): "_array",
 }
 """The functions that a pickled array names, for NumPy 1 and NumPy 2, and the methods of `ArraysOnly` in their place."""
+BROKEN_PICKLE = (
+    pickle.UnpicklingError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    AssertionError,
+    RecursionError,
+    struct.error,
+)
+"""What Python's unpickler raises of a damaged file, beside the errors of any decoder."""
 ARRAY_CLASS = ("numpy", "ndarray")
 """The name of the class of arrays, which a pickle gives to `_reconstruct` and has no other use for."""
 
@@ -94,5 +105,5 @@ def _text(value: str | bytes) -> str:
 
 def read_plain_pickle(data: bytes, path: Path, kind: str) -> Any:
     """The values in a pickle from the file `path`, which should be `kind`. Raises `UnalikeError` for anything but plain values."""
-    with reading(path, kind, pickle.UnpicklingError, TypeError, AttributeError, OverflowError):
+    with reading(path, kind, *BROKEN_PICKLE):
         return ArraysOnly(data, path, kind).load()
