@@ -32,7 +32,9 @@ ENLARGING = (
     "feddf",
     "fedgh",
     "fedgen",
-)  # the server trains, too, or directions of tiny updates are scaled to norm 1: last bits grow
+    "newton_own_intercepts",
+)
+"""The server trains, too, directions of tiny updates are scaled to norm 1, or a fit has no finite end: last bits grow."""
 
 
 def trained(method, executor, module=None, clients=None, **more):
