@@ -706,7 +706,7 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
     assert "of the kind 'exec'" in why(fed, seal(replace(head, kind="exec"), {}, {}, COORDINATOR))
     order = {
         "terms": terms, "rounds": 2, "samples": 48, "outcomes": [], "derived": False, "group": 0, "round": 0,
-        "accepted": None, "lr": 0.1, "train": True, "evaluate": [], "local": False, "fixed": "",
+        "accepted": None, "share": 1.0, "lr": 0.1, "train": True, "evaluate": [], "local": False, "fixed": "",
     }  # fmt: skip
     train = replace(head, kind="train")
     assert "not among what this site agreed to" in why(
