@@ -993,8 +993,8 @@ def test_invalid_input_prints_one_message(cli, small, flags, message):
     [
         (["--nesterov"], "error: nesterov needs a momentum above 0\n"),
         (
-            ["--method", "fedavgm(nesterov=True, momentum=0)"],
-            "momentum=0): nesterov needs a momentum above 0 and no",
+            ["--method", "fedavgm(nesterov=True, dampening=0.1)"],
+            "dampening=0.1): nesterov goes without dampening",
         ),
         (
             ["--method", "zzz"],

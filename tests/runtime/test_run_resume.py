@@ -401,11 +401,11 @@ def gained(monkeypatch):
         }
         term = {
             "__module__": __name__,
-            "__qualname__": "Term",
+            "__qualname__": "Pull",
             "loss": _drift,
             "has_own_name": True,
         }
-        ua.part(type("Term", (Objective,), term | members))
+        ua.part(type("Pull", (Objective,), term | members))
 
     return define
 
@@ -417,26 +417,26 @@ def _drift(part, client, batch):
 
 def test_resume_after_a_part_gained_a_field_goes_on(people, small, alike, tmp_path, gained):
     gained(mu=(float, 0.5))
-    small("term", people, rounds=3, out=tmp_path / "a")
-    whole = small("term", people, rounds=6, out=tmp_path / "b")
+    small("pull", people, rounds=3, out=tmp_path / "a")
+    whole = small("pull", people, rounds=6, out=tmp_path / "b")
     gained(mu=(float, 0.5), factor=(float, 1.0))
     with pytest.warns(
         UserWarning,
-        match=r"began before its method had all fields: .*term\(mu=0.5\).*term\(mu=0.5, factor=1.0\)",
+        match=r"began before its method had all fields: .*pull\(mu=0.5\).*pull\(mu=0.5, factor=1.0\)",
     ):
-        resumed = small("term", people, rounds=6, out=tmp_path / "a")
+        resumed = small("pull", people, rounds=6, out=tmp_path / "a")
     alike(resumed, whole)
 
 
 def test_resume_after_a_default_changed_is_refused(people, small, tmp_path, gained):
     gained(mu=(float, 0.5))
-    small("term", people, rounds=3, out=tmp_path)
+    small("pull", people, rounds=3, out=tmp_path)
     gained(mu=(float, 0.25))
     with pytest.raises(
         ua.UnalikeError,
-        match=r"holds another run: method is .*term\(mu=0.5\).* there and .*term\(mu=0.25\)",
+        match=r"holds another run: method is .*pull\(mu=0.5\).* there and .*pull\(mu=0.25\)",
     ):
-        small("term", people, rounds=6, out=tmp_path)
+        small("pull", people, rounds=6, out=tmp_path)
 
 
 def test_resume_of_a_plan_after_a_default_of_its_method_changed_is_refused(
@@ -444,20 +444,20 @@ def test_resume_of_a_plan_after_a_default_of_its_method_changed_is_refused(
 ):
     """The plan's spec text names its method as it was typed; the record holds every field of it."""
     gained(mu=(float, 0.5))
-    small("ccvr(method='term')", people, rounds=3, out=tmp_path)
+    small("ccvr(method='pull')", people, rounds=3, out=tmp_path)
     gained(mu=(float, 0.25))
     with pytest.raises(
         ua.UnalikeError, match=r"holds another run: method is .*mu=0.5.* there and .*mu=0.25"
     ):
-        small("ccvr(method='term')", people, rounds=3, out=tmp_path)
+        small("ccvr(method='pull')", people, rounds=3, out=tmp_path)
 
 
 def test_resume_of_another_value_of_the_gained_field_is_refused(people, small, tmp_path, gained):
     gained(mu=(float, 0.5))
-    small("term", people, rounds=3, out=tmp_path)
+    small("pull", people, rounds=3, out=tmp_path)
     gained(mu=(float, 0.5), factor=(float, 1.0))
     with pytest.raises(ua.UnalikeError, match="holds another run: method is"):
-        small("term(factor=2)", people, rounds=6, out=tmp_path)
+        small("pull(factor=2)", people, rounds=6, out=tmp_path)
 
 
 def test_resume_protocol_as_name_or_one_item_list_is_the_same_run(people, small, tmp_path):

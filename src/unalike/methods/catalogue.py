@@ -113,7 +113,7 @@ def fedacg(lam: float = 0.85, beta: float = 0.002, weighted: bool = False) -> Me
     the model of `fedavgm(nesterov=True)`, and the proximal term beta/2 ||v - w - lam m||^2 is FedProx's. Here it is evaluated, too,
     in the paper w. The defaults are those of the authors' code. lam = beta = 0 is FedAvg.
     """
-    momentum = ServerMomentum(momentum=lam, nesterov=lam > 0)
+    momentum = ServerMomentum(momentum=lam, nesterov=True)
     return Method(Proximal(mu=beta), momentum, *_uniform_unless(weighted))
 
 

@@ -34,8 +34,8 @@ class ServerMomentum(ServerOptimizer):
 
     @model_validator(mode="after")
     def _as_in_torch(self) -> ServerMomentum:
-        if self.nesterov and (self.dampening or not self.momentum):
-            raise ValueError("nesterov needs a momentum above 0 and no dampening")
+        if self.nesterov and self.dampening:
+            raise ValueError("nesterov goes without dampening")
         return self
 
     def server_init(self, params: Tree) -> Tree:
