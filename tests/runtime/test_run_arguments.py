@@ -89,7 +89,10 @@ def test_server_protocol_with_data_tests_on_the_published_test_set():
             {"data": "digits", "partition": "dirichlt"},
             "unknown partition 'dirichlt'; did you mean 'dirichlet'",
         ),
-        ({"data": "digits", "model": "resnet2"}, r"unknown model 'resnet2'; did you mean 'resnet20'"),
+        (
+            {"data": "digits", "model": "resnet2"},
+            r"unknown model 'resnet2'; did you mean 'resnet20'",
+        ),
         (
             {"data": "digits", "model": "nets:Net"},
             "model 'nets:Net': found a module and a class.* model=Net",
