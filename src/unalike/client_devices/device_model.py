@@ -23,6 +23,9 @@ registry = Registry("device trait", home="unalike.client_devices.traits", group=
 Presence = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Clients [K] and a moment for each [K] (seconds since the run began) -> whether the client's device is there [K]."""
 
+USUAL_SAMPLES_PER_SECOND = 100.0
+USUAL_MBIT_DOWN = 20.0
+USUAL_MBIT_UP = 5.0
 BITS_IN_MBIT = 1e6
 BITS_IN_BYTE = 8
 
@@ -65,6 +68,8 @@ class DeviceTrait:
 
     decides_who_counts: ClassVar[bool] = False
     """Whether it decides whose updates count, and so changes the draw that an accounting of privacy relies on."""
+    changes_work: ClassVar[bool] = False
+    """Whether devices make a part of their local steps only."""
 
     @property
     def deadline(self) -> float:
@@ -87,9 +92,6 @@ class DeviceTrait:
     def shares_done(self, clients: int, rng: np.random.Generator) -> np.ndarray:
         """The share of its round after which each device loses the connection; 1 where it does not. Called once a round."""
         return np.ones(clients)
-
-    changes_work: ClassVar[bool] = False
-    """Whether devices make a part of their local steps only."""
 
     def share_of_steps(self, rng: np.random.Generator) -> float:
         """The share of its local steps that one device makes in a round, with `changes_work`. Default: all."""
@@ -126,13 +128,15 @@ class DeviceModel:
             rates = trait.rates(rates, seeds.generator(seed, "device rates", place))
         return rates
 
-    def presence(self, clients: int, seed: int) -> Presence:
-        """The times when the devices are there: those when every trait says so."""
+    def presence(self, clients: int, seed: int) -> Presence | None:
+        """The times when the devices are there: those when every trait says so. None: always."""
         rules = []
         for place, trait in enumerate(self.traits):
             rule = trait.presence(clients, seeds.generator(seed, "device presence", place))
             if rule is not None:
                 rules.append(rule)
+        if not rules:
+            return None
 
         def is_there(ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
             there = np.ones(len(ids), bool)
@@ -160,11 +164,6 @@ class DeviceModel:
                 rng = seeds.generator(seed, "device work", round, client, place)
                 shares[i] = min(shares[i], trait.share_of_steps(rng))
         return shares
-
-
-USUAL_SAMPLES_PER_SECOND = 100.0
-USUAL_MBIT_DOWN = 20.0
-USUAL_MBIT_UP = 5.0
 
 
 def device_model(spec: str) -> DeviceModel:
