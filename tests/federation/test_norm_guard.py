@@ -71,12 +71,22 @@ def test_update_against_the_others_has_less_room():
 
 
 def test_update_opposes_where_it_points_against_the_directions_of_the_others():
-    sent = {"a": [1.0, 0.0], "b": [2.0, 0.0], "c": [1.0, 1.0], "d": [-100.0, 0.0], "e": [-9.0, 0.0]}
+    sent = {
+        "a": [1.0, 0.0],
+        "b": [2.0, 0.0],
+        "c": [1.0, 1.0],
+        "d": [-100.0, 0.0],
+        "e": [1.0, 0.5],
+        "f": [-9.0, 0.0],
+    }
     objects = {site: {"update": {"w": torch.tensor(v)}} for site, v in sent.items()}
     norms = {site: {"update": float(torch.tensor(v).norm())} for site, v in sent.items()}
-    directions = UpdateDirections([list("abcd"), ["e"]], norms, objects.__getitem__)
-    # d is long, and counts for no more than the others; e trains another model
+    directions = UpdateDirections([list("abcde"), ["f"]], norms, objects.__getitem__)
+    # d is long, and counts for no more than the others; f trains another model
     assert [site for site in sent if directions.opposes(site, "update")] == ["d"]
+    # of three sites the directions of two others say little
+    three = UpdateDirections([list("abd")], norms, objects.__getitem__)
+    assert not three.opposes("d", "update")
 
 
 def test_one_of_five_sites_that_flips_its_updates_below_the_guard_counts_as_a_usual_one(tmp_path):

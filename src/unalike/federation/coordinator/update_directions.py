@@ -4,7 +4,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from unalike.core import tree
 from unalike.core.types import Tree
-from unalike.training.server.norm_guard import LEAST_SITES, Norms, Objects
+from unalike.training.server.norm_guard import Norms, Objects
+
+LEAST_SITES = 5
+"""With fewer sites in a group the directions of the others say little: an honest one of three points against both now and then."""
 
 
 class UpdateDirections:
@@ -26,7 +29,7 @@ class UpdateDirections:
         self._sums: dict[tuple[str, ...], Tree] = {}
 
     def opposes(self, site: str, what: str) -> bool:
-        """Whether <u_k, sum over the other sites j of u_j / ||u_j||> < 0; of fewer than three sites none opposes."""
+        """Whether <u_k, sum over the other sites j of u_j / ||u_j||> < 0; of fewer than `LEAST_SITES` sites none opposes."""
         group = self._group_of[site]
         if len(group) < LEAST_SITES:
             return False
