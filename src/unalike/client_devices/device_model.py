@@ -68,8 +68,8 @@ class DeviceTrait:
 
     decides_who_counts: ClassVar[bool] = False
     """Whether it decides whose updates count, and so changes the draw that an accounting of privacy relies on."""
-    changes_work: ClassVar[bool] = False
-    """Whether devices make a part of their local steps only."""
+    draws_work: ClassVar[bool] = False
+    """Whether `share_of_steps` draws which part of its local steps a device makes."""
 
     @property
     def deadline(self) -> float:
@@ -94,7 +94,7 @@ class DeviceTrait:
         return np.ones(clients)
 
     def share_of_steps(self, rng: np.random.Generator) -> float:
-        """The share of its local steps that one device makes in a round, with `changes_work`. Default: all."""
+        """The share of its local steps that one device makes in a round, with `draws_work`. Default: all."""
         return 1.0
 
 
@@ -110,7 +110,8 @@ class DeviceModel:
 
     @property
     def changes_work(self) -> bool:
-        return any(trait.changes_work for trait in self.traits)
+        """Whether clients may make a part of their local steps only."""
+        return self.stops_at_deadline or any(trait.draws_work for trait in self.traits)
 
     @property
     def deadline(self) -> float:
@@ -158,7 +159,7 @@ class DeviceModel:
         """The share of its local steps that each of these clients makes in a round, whoever else is asked."""
         shares = np.ones(len(clients))
         for place, trait in enumerate(self.traits):
-            if not trait.changes_work:
+            if not trait.draws_work:
                 continue
             for i, client in enumerate(clients.tolist()):
                 rng = seeds.generator(seed, "device work", round, client, place)

@@ -37,6 +37,11 @@ WorkOf = Callable[[str, Sequence[int]], RoundWork]
 """A group and those of its clients that are asked -> what they do in the round."""
 
 
+ShareOfWork = Callable[[Sequence[int], int], np.ndarray]
+"""Clients [K] and a round -> the share of its local steps that each of them makes, [K]. It depends on the client and the round
+alone, so that it is the same in every chunk and process."""
+
+
 class Devices(Protocol):
     """The clients' devices, and the time that their rounds take."""
 
@@ -58,19 +63,14 @@ class Devices(Protocol):
     def restore(self, times: Mapping[str, float]) -> None:
         """Go on from these times."""
 
-    @property
-    def changes_work(self) -> bool:
-        """Whether clients may make a part of their local steps only."""
-
-    def shares_of_steps(self, round: int, clients: Sequence[int], work: RoundWork) -> np.ndarray:
-        """The share of its local steps that each of the clients makes [K], whoever else is asked."""
+    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
+        """The share of their local steps that clients of a group make; None where all make all."""
 
 
 class NoDevices:
     """Nothing is simulated: every client is there, and its update arrives."""
 
     times: ClassVar[dict[str, float]] = {}
-    changes_work: ClassVar[bool] = False
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         return eligible
@@ -83,8 +83,8 @@ class NoDevices:
     def restore(self, times: Mapping[str, float]) -> None:
         """There is nothing to go on from."""
 
-    def shares_of_steps(self, round: int, clients: Sequence[int], work: RoundWork) -> np.ndarray:
-        return np.ones(len(clients))
+    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
+        return None
 
 
 class SimulatedDevices:
@@ -177,11 +177,17 @@ class SimulatedDevices:
             return has_no_step
         return seconds > self._model.deadline
 
-    @property
-    def changes_work(self) -> bool:
-        return self._model.changes_work
+    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
+        if not self._model.changes_work:
+            return None
+
+        def share_of_work(clients: Sequence[int], round: int) -> np.ndarray:
+            return self.shares_of_steps(round, clients, work_of(name, clients))
+
+        return share_of_work
 
     def shares_of_steps(self, round: int, clients: Sequence[int], work: RoundWork) -> np.ndarray:
+        """The share of its local steps that each of the clients makes [K], whoever else is asked."""
         ids = client_numbers(clients)
         shares = self._model.shares_of_steps(ids, self._seed, round)
         # whoever makes fewer steps makes one at least

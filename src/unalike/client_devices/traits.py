@@ -155,10 +155,6 @@ class Deadline(DeviceTrait):
     partial: bool = False
 
     @property
-    def changes_work(self) -> bool:  # type: ignore[override]
-        return self.partial
-
-    @property
     def stops_at_deadline(self) -> bool:
         return self.partial
 
@@ -177,7 +173,7 @@ class PartialWork(DeviceTrait):
     """
 
     decides_who_counts: ClassVar[bool] = True
-    changes_work: ClassVar[bool] = True
+    draws_work: ClassVar[bool] = True
     rate: Annotated[float, Ge(0), Le(1)] = 0.5
 
     def share_of_steps(self, rng: np.random.Generator) -> float:

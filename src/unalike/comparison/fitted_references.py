@@ -242,7 +242,7 @@ def fitted_models(
     population = run_config.population
     x = population.x.numpy(force=True).astype(np.float64)
     y = population.y.numpy(force=True)
-    classes = 0 if population.classes is None else len(population.classes)
+    classes = population.class_count or 0
     for clients, train in _training_rows(reference.scope, run_config):
         yield clients, _fit(reference, x[train], y[train], run_config.options.seed, classes)
 

@@ -27,7 +27,6 @@ BROKEN_PICKLE = (
     AttributeError,
     OverflowError,
     AssertionError,
-    RecursionError,
     struct.error,
 )
 """What Python's unpickler raises of a damaged file, beside the errors of any decoder."""

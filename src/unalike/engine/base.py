@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unalike._utils import seeds
 from unalike._utils.profiler_regions import profiled_function
+from unalike.client_devices.simulated_clock import ShareOfWork
 from unalike.core import tree
 from unalike.core.inputs import Inputs, first_rows, take_rows
 from unalike.core.model import Model
@@ -38,10 +39,6 @@ from unalike.training.validation import expected_steps
 AcceptedRounds = dict[int, int]
 """Client -> the round of its last accepted update."""
 
-
-ShareOfWork = Callable[[Sequence[int], int], np.ndarray]
-"""Clients [K] and a round -> the share of its local steps that each of them makes, [K]. It depends on the client and the round
-alone, so that it is the same in every chunk and process."""
 
 STEP_COST = 4
 """Cost of a step beside its batch, in samples: about 14 for softmax regression, 4 for the 2NN, none for convolutions."""

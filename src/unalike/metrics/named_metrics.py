@@ -463,33 +463,30 @@ def average_precision(*, positive: str | None = None) -> Metric:
 @registry.register("class_dice")
 def class_dice(*, label: int = 1) -> Metric:
     """Dice of one class: its mean over the images that have the class in their mask or prediction."""
-    return replace(
-        KNOWN["dice"],
-        name=f"class_dice_{label}",
-        title=f"Dice of class {label}",
-        word=f"Dice of class {label}",
-        formula=partial(overlaps.dice_of, _class_number("class_dice", label)),
-        is_mean=False,
-    )
+    return _of_class("dice", "Dice", overlaps.dice_of, label)
 
 
 @registry.register("class_iou")
 def class_iou(*, label: int = 1) -> Metric:
     """Intersection over union of one class: its mean over the images that have the class in their mask or prediction."""
+    return _of_class("iou", "IoU", overlaps.iou_of, label)
+
+
+def _of_class(name: str, word: str, formula: Callable[..., float], label: int) -> Metric:
+    """The metric of this name for one class; `formula` takes the class first."""
+    name_of_class = f"class_{name}"
+    if label < 0:
+        raise UnalikeError(
+            f"{name_of_class}: found label={label}, expected the number of a class, from 0"
+        )
     return replace(
-        KNOWN["iou"],
-        name=f"class_iou_{label}",
-        title=f"IoU of class {label}",
-        word=f"IoU of class {label}",
-        formula=partial(overlaps.iou_of, _class_number("class_iou", label)),
+        KNOWN[name],
+        name=f"{name_of_class}_{label}",
+        title=f"{word} of class {label}",
+        word=f"{word} of class {label}",
+        formula=partial(formula, label),
         is_mean=False,
     )
-
-
-def _class_number(metric: str, label: int) -> int:
-    if label < 0:
-        raise UnalikeError(f"{metric}: found label={label}, expected the number of a class, from 0")
-    return label
 
 
 @registry.register("psnr")

@@ -6,7 +6,7 @@ from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.training.server.norm_guard import Norms, Objects
 
-LEAST_SITES = 5
+LEAST_COMPARED_SITES = 5
 """With fewer sites in a group the directions of the others say little: an honest one of three points against both now and then."""
 
 
@@ -29,9 +29,9 @@ class UpdateDirections:
         self._sums: dict[tuple[str, ...], Tree] = {}
 
     def opposes(self, site: str, what: str) -> bool:
-        """Whether <u_k, sum over the other sites j of u_j / ||u_j||> < 0; of fewer than `LEAST_SITES` sites none opposes."""
+        """Whether <u_k, sum over the other sites j of u_j / ||u_j||> < 0; of fewer sites than `LEAST_COMPARED_SITES` none is."""
         group = self._group_of[site]
-        if len(group) < LEAST_SITES:
+        if len(group) < LEAST_COMPARED_SITES:
             return False
         # The sum over all sites has the site's own direction, whose inner product with its update is the update's norm.
         with_all = tree.dot(self._object(site, what), self._sum(group, what))

@@ -48,8 +48,8 @@ class Curvature(Objective):
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         others = tree.unpack(tree.sub(client.message, client.state))
         v = tree.only(client.params, client.received_params)
-        terms = tree.map(lambda v, u, w: u * v * v - 2 * w * v, v, others["u"], others["w"])
-        return self.lam * sum((term.sum() for term in terms.values()), start=torch.zeros(()))
+        terms = tree.map(_distance, v, others["u"], others["w"])
+        return self.lam * sum(terms.values(), start=torch.zeros(()))
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         u = _information(client)
@@ -62,6 +62,11 @@ class Curvature(Objective):
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         return server.state | tree.add(folded, server.state)
+
+
+def _distance(v: Tensor, u: Tensor, w: Tensor) -> Tensor:
+    """sum (v - v_j)^T diag(I_j) (v - v_j) over the others, of one tensor, without what does not depend on v."""
+    return (u * v * v - 2 * w * v).sum()
 
 
 def _information(client: ClientView) -> Tree:

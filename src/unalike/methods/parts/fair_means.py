@@ -57,8 +57,9 @@ class PowerMean(MeanByLoss):
         # float32 has no room for high powers of small losses
         losses = tree.exact(cohort.message[LOSS]).clamp_min(self.LEAST_LOSS)
         squares = tree.exact(_squared_norms(cohort)).to(losses.device)
-        h = losses**self.q + self.q * losses ** (self.q - 1) * squares / lr
-        return tree.weighted_sum(cohort.update, losses**self.q / h.sum())
+        powers = losses**self.q
+        h = powers + self.q * losses ** (self.q - 1) * squares / lr
+        return tree.weighted_sum(cohort.update, powers / h.sum())
 
 
 def _squared_norms(cohort: Cohort) -> Tensor:

@@ -8,7 +8,7 @@ from unalike.core.views import ServerState, StageSettings
 from unalike.methods.method import Method
 from unalike.methods.plan import Plan, method_of
 from unalike.methods.privacy import Privacy
-from unalike.runtime.setup.stopping import Budget, names_in
+from unalike.runtime.setup.stopping import Budget, reader_of
 
 States = Mapping[str, ServerState]
 """Group -> server state of its model."""
@@ -78,11 +78,8 @@ def check_readers(
     plans: Iterable[tuple[str, Plan]], *, budget: str | None, stop: str | None
 ) -> None:
     """Raise `UnalikeError` where the run is to end by its epsilon, and one of the plans, each with its text, has none."""
-    if epsilon_limit(budget) < math.inf:
-        reader = f"budget={budget!r}"
-    elif "epsilon" in names_in(stop):
-        reader = f"stop={stop!r}"
-    else:
+    reader = reader_of("epsilon", budget=budget, stop=stop)
+    if not reader:
         return
     for text, plan in plans:
         if method_of(plan).privacy is None:

@@ -174,7 +174,6 @@ class RunConfig:
     @cached_property
     def settings(self) -> StageSettings:
         """The settings that stay the same in all rounds."""
-        classes = None if self.population.classes is None else len(self.population.classes)
         options = self.options
         proxy = _batch(self.proxy)
         if proxy is not None and options.chain is not None:
@@ -188,7 +187,7 @@ class RunConfig:
             seed=options.seed,
             buffers=options.buffers,
             proxy=proxy,
-            classes=classes,
+            classes=self.population.class_count,
             sampling=self.sampling,
             secret_noise=bool(self.federated),
             malicious=malicious_clients(method_of(self.plan), self.population.sizes, options.seed),

@@ -32,7 +32,7 @@ from unalike.models.registry import registry as models
 from unalike.runtime.records.recording import Hook, Recording
 from unalike.runtime.setup.given_model import ModelLike
 from unalike.runtime.setup.privacy_budget import check_readers
-from unalike.runtime.setup.stopping import Budget, names_in
+from unalike.runtime.setup.stopping import reader_of
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
@@ -143,19 +143,12 @@ def check_inputs(
 
 def _check_simulated_time(options: RunOptions) -> None:
     """Raise `UnalikeError` where the run is to end by simulated time, and no devices are simulated."""
-    if options.device_model is not None:
-        return
-    budget = None if options.budget is None else Budget(options.budget)
-    if budget is not None and budget.limit[0] == SIMULATED_SECONDS:
-        reader = f"budget={options.budget!r}"
-    elif SIMULATED_SECONDS in names_in(options.stop):
-        reader = f"stop={options.stop!r}"
-    else:
-        return
-    raise UnalikeError(
-        f"found {reader} and no devices, without which no time is simulated; give devices='lognormal(sigma=1)' or others of "
-        "`unalike list devices`"
-    )
+    reader = reader_of(SIMULATED_SECONDS, budget=options.budget, stop=options.stop)
+    if reader and options.device_model is None:
+        raise UnalikeError(
+            f"found {reader} and no devices, without which no time is simulated; give devices='lognormal(sigma=1)' or others of "
+            "`unalike list devices`"
+        )
 
 
 def _check_executor(text: str) -> None:

@@ -115,6 +115,18 @@ def names_in(text: str | None) -> set[str]:
     return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
 
 
+def reader_of(total: str, *, budget: str | None, stop: str | None) -> str:
+    """The option by which a run ends by a total, such as "budget='3 epsilon'"; empty where it does not.
+
+    Raises `UnalikeError` for an option that says nothing.
+    """
+    if budget is not None and Budget(budget).limit[0] == total:
+        return f"budget={budget!r}"
+    if total in names_in(stop):
+        return f"stop={stop!r}"
+    return ""
+
+
 def _parsed(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike.client_devices.simulated_clock import ShareOfWork
 from unalike.core import tree
 from unalike.core.inputs import Inputs, first_rows
 from unalike.core.model import Model
@@ -16,7 +17,7 @@ from unalike.core.types import Broadcast, ClientUpdate, Context, PartTrees, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.data.transforms import TransformChain
-from unalike.engine.base import AcceptedRounds, ClientPool, Executor, ShareOfWork
+from unalike.engine.base import AcceptedRounds, ClientPool, Executor
 from unalike.engine.pooled_facts import pooled_with_facts
 from unalike.methods.plan import Stage
 from unalike.methods.roles import Personalizer

@@ -14,7 +14,6 @@ from unalike.core.options import cohort_size
 from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
-from unalike.engine.base import ShareOfWork
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
@@ -73,8 +72,8 @@ class StageState:
 
     A stage may bring another model than the run's. `make_states` makes what its groups keep of their clients; `choose` asks a
     client for its choice when it is first needed; None: all of them were asked at once. With `keeps_updates` each client's
-    update is looked at after its round. `devices` are those that the run simulates, if it does; `round_work`
-    says what they do.
+    update is looked at after its round. `devices` are those that the run simulates, if it does; `round_work` says
+    what they do.
     """
 
     def __init__(
@@ -125,6 +124,9 @@ class StageState:
         self._choose = choose
         self.groups: dict[str, ModelGroup] = {}
         for i, (name, ids) in enumerate(self.all_members.items()):
+            share_of_work = None
+            if round_work is not None:
+                share_of_work = self.devices.share_of_work(name, round_work)
             # every group has the model of the stage; whoever needs a model asks its group
             settings = replace(self.settings, group=i)
             source = self._source(ids, settings)
@@ -137,18 +139,8 @@ class StageState:
                 transform=run_config.options.chain,
                 start=None if stage.start is None else stage.start[name],
                 keeps_updates=keeps_updates,
-                share_of_work=self._share_of_work(name, round_work),
+                share_of_work=share_of_work,
             )
-
-    def _share_of_work(self, name: str, round_work: WorkOf | None) -> ShareOfWork | None:
-        """The share of their steps that clients of a group make; None where all make all."""
-        if round_work is None or not self.devices.changes_work:
-            return None
-
-        def share_of_work(ids: Sequence[int], round: int) -> np.ndarray:
-            return self.devices.shares_of_steps(round, ids, round_work(name, ids))
-
-        return share_of_work
 
     def _members_with_samples(self, ids: Sequence[int]) -> Members:
         """The clients of a group that have samples; pooled ones count as one."""
