@@ -13,7 +13,6 @@ QUICK = ["--model", "linear", "--rounds", 2]
 SPELLINGS = {
     "0/1": ({False: "0", True: "1"}, ["0", "1"]),
     "no/yes": ({False: "no", True: "yes"}, ["no", "yes"]),
-    "False/True": ({False: "False", True: "True"}, ["False", "True"]),
     "FALSE/TRUE": ({False: "FALSE", True: "TRUE"}, ["False", "True"]),
     "0.0/1.0": ({False: "0.0", True: "1.0"}, ["0", "1"]),
 }

@@ -81,7 +81,7 @@ def test_compiled_sum_and_spread_are_bitwise_equal_for_any_thread_count(monkeypa
     "module, function",
     [
         ("loops.column_loops", "sum_and_spread"),
-        pytest.param("loops.kernels", "train", marks=pytest.mark.slow),
+        pytest.param("loops.kernels", "train", marks=pytest.mark.exhaustive),
     ],
 )
 def test_compiled_loops_on_avx512_processor_use_64_byte_vectors(module, function):

@@ -156,7 +156,7 @@ def lie(loss, honest_rounds):
     return change
 
 
-@pytest.mark.parametrize("loss", [1e70, 1e3, None])
+@pytest.mark.parametrize("loss", [1e70, None])
 def test_one_site_does_not_choose_the_best_round(loss, tmp_path):
     honest = federation(tmp_path / "honest", rounds=8, select="best").run()
     fed = federation(tmp_path / "attacked", rounds=8, select="best")

@@ -45,6 +45,7 @@ class Full:
         self.replace(a, b)
 
 
+@pytest.mark.slow
 def test_coordinator_disk_full_at_any_write_resumes_to_same_model(tmp_path, monkeypatch):
     wanted, at, ended = states(small_federation_of(tmp_path / "calm").run()), 0, False
     while not ended:

@@ -753,17 +753,17 @@ np.save(sys.argv[2], torch.cat(weights).numpy())
 @pytest.mark.slow
 def test_compiled_loops_narrower_vectors_train_the_same(tmp_path):
     vectors = pytest.importorskip("unalike.loops.simd")
-    made = {}
-    for lanes in [n for n in (16, 8, 4) if n <= vectors.LANES]:
-        words = [sys.executable, "-c", NARROW, str(lanes), str(tmp_path / f"{lanes}.npy")]
-        compiled = (
-            {} if lanes == vectors.LANES else {"NUMBA_CACHE_DIR": str(tmp_path)}
-        )  # the widest are on this machine
-        subprocess.run(words, env=os.environ | compiled, timeout=300, check=True)
-        made[lanes] = np.load(tmp_path / f"{lanes}.npy")
-    widest = made.pop(vectors.LANES)
-    for found in made.values():
-        np.testing.assert_allclose(found, widest, atol=2e-6)
+    trained = []
+    # Only the loops of narrower vectors are compiled anew; those of this processor are stored.
+    for lanes, environment in (
+        (vectors.LANES, {}),
+        (vectors.LANES // 2, {"NUMBA_CACHE_DIR": str(tmp_path)}),
+    ):
+        file = tmp_path / f"{lanes}.npy"
+        words = [sys.executable, "-c", NARROW, str(lanes), str(file)]
+        subprocess.run(words, env=os.environ | environment, timeout=300, check=True)
+        trained.append(np.load(file))
+    np.testing.assert_allclose(*trained, atol=2e-6)
 
 
 @pytest.mark.parametrize(
