@@ -1,10 +1,11 @@
 """Hooks of the documentation site: pages whose text stands elsewhere, and links to files outside `docs`.
 
-`contributing.md` and `changelog.md` show CONTRIBUTING.md and CHANGELOG.md; the code tells commands and class flags.
+`contributing.md` and `changelog.md` show CONTRIBUTING.md and CHANGELOG.md; docstrings tell the rest.
 """
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
+import make_methods  # noqa: E402
 import site_cli  # noqa: E402
 import site_flags  # noqa: E402
 
@@ -25,6 +27,8 @@ WRITTEN = {
     "reference/class_flags.md": site_flags.page,
 }
 """Page -> the function that writes its text."""
+
+pages_of_methods = functools.cache(make_methods.pages)
 
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(#[^)\s]*)?(?=\))")
 
@@ -38,6 +42,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         markdown, folder = (ROOT / INCLUDED[source]).read_text(encoding="utf-8"), ""
     if source in WRITTEN:
         markdown = WRITTEN[source]()
+    if source.startswith("methods/"):
+        markdown = pages_of_methods(in_full=True)[posixpath.basename(source)]
     return LINK.sub(
         lambda link: _target(link[1], folder, here, repository) + (link[2] or ""), markdown
     )
