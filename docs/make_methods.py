@@ -1,4 +1,7 @@
-"""Write the pages of docs/methods from the docstrings of the catalogue: python docs/make_methods.py"""
+"""Write the pages of docs/methods from the docstrings of the catalogue: python docs/make_methods.py
+
+The pages in docs/methods have the first paragraph of each docstring; those of the site have all of them (`in_full`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from unalike.methods.part import Part, parameters, registry
 
 FOLDER = Path(__file__).with_name("methods")
 NOTE = "`docs/make_methods.py` writes these pages from the docstrings."
+MORE = "`unalike list methods NAME` and the site (`make docs`) also tell limit cases and deviations from the papers."
 
 
 class Family(NamedTuple):
@@ -192,12 +196,16 @@ def traffic(entry: method_guide.Entry) -> str:
     )
 
 
-def family_page(page: str, entries: dict[str, method_guide.Entry], places: dict[str, str]) -> str:
+def family_page(
+    page: str, entries: dict[str, method_guide.Entry], places: dict[str, str], *, in_full: bool
+) -> str:
     family = FAMILIES[page]
-    when = "[When does it help?](../explanation/remedies.md)"
-    paragraphs = Paragraphs({})
+    intro = f"{family.intro} [When does it help?](../explanation/remedies.md)"
+    if not in_full:
+        intro += f" {MORE}"
+    paragraphs = Paragraphs({}, in_full=in_full)
     sections = [section(page, entries[n], places, paragraphs) for n in family.names]
-    return "\n\n".join([f"# {family.title}", f"{family.intro} {when}", *sections]) + "\n"
+    return "\n\n".join([f"# {family.title}", intro, *sections]) + "\n"
 
 
 def combinations(names: list[str]) -> str:
@@ -255,11 +263,15 @@ class Paragraphs(NamedTuple):
     """The paragraphs of a page: text -> the method whose section has it."""
 
     told: dict[str, str]
+    in_full: bool
 
     def new(self, name: str, docstring: str) -> str:
         """The paragraphs of a docstring that the page does not have yet, and links to the sections that have the others."""
+        paragraphs = as_text(docstring).split("\n\n")
+        if not self.in_full:
+            return paragraphs[0]
         fresh, elsewhere = [], []
-        for paragraph in as_text(docstring).split("\n\n"):
+        for paragraph in paragraphs:
             first = self.told.setdefault(paragraph, name)
             if first == name:
                 fresh.append(paragraph)
@@ -309,7 +321,7 @@ def as_text(docstring: str) -> str:
     )
 
 
-def pages() -> dict[str, str]:
+def pages(*, in_full: bool) -> dict[str, str]:
     """File name -> text of every page. Raises `ValueError` if a method is in no family, or in two."""
     entries = {name: method_guide.entry(name) for name in method_guide.published()}
     placed = sorted(name for family in FAMILIES.values() for name in family.names)
@@ -319,12 +331,14 @@ def pages() -> dict[str, str]:
         )
     places = places_of_parts(entries)
     made = {"index.md": index(entries, places)}
-    return made | {f"{page}.md": family_page(page, entries, places) for page in FAMILIES}
+    for page in FAMILIES:
+        made[f"{page}.md"] = family_page(page, entries, places, in_full=in_full)
+    return made
 
 
 def main(folder: Path = FOLDER) -> None:
     folder.mkdir(exist_ok=True)
-    for name, text in pages().items():
+    for name, text in pages(in_full=False).items():
         (folder / name).write_text(text, encoding="utf-8")
 
 

@@ -1,10 +1,11 @@
 """Hooks of the documentation site: pages whose text stands elsewhere, and links to files outside `docs`.
 
-`contributing.md` and `changelog.md` show CONTRIBUTING.md and CHANGELOG.md; `reference/command_line.md` shows the help texts.
+`contributing.md` and `changelog.md` show CONTRIBUTING.md and CHANGELOG.md; docstrings tell the rest.
 """
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 import sys
@@ -14,10 +15,20 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
+import make_methods  # noqa: E402
 import site_cli  # noqa: E402
+import site_flags  # noqa: E402
 
 INCLUDED = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 """Page -> the file in the root of the repository that it shows."""
+
+WRITTEN = {
+    "reference/command_line.md": site_cli.page,
+    "reference/class_flags.md": site_flags.page,
+}
+"""Page -> the function that writes its text."""
+
+pages_of_methods = functools.cache(make_methods.pages)
 
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(#[^)\s]*)?(?=\))")
 
@@ -29,8 +40,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     folder, repository = here, config["extra"]["repository"]
     if source in INCLUDED:
         markdown, folder = (ROOT / INCLUDED[source]).read_text(encoding="utf-8"), ""
-    if source == "reference/command_line.md":
-        markdown = site_cli.page()
+    if source in WRITTEN:
+        markdown = WRITTEN[source]()
+    if source.startswith("methods/"):
+        markdown = pages_of_methods(in_full=True)[posixpath.basename(source)]
     return LINK.sub(
         lambda link: _target(link[1], folder, here, repository) + (link[2] or ""), markdown
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import typer
 
 import unalike as ua
 from unalike.cli import app
+from unalike.core import types, views
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,6 +24,17 @@ def test_reference_has_every_public_name():
     assert set(ua.__all__) - {"__version__"} - listed == set(), (
         "add `::: module.name` to a page of docs/reference"
     )
+
+
+def test_docstrings_of_views_and_values_list_their_fields():
+    shown = (
+        *(views.ClientView, views.ServerView, views.Cohort, views.ClientBatches),
+        *(views.StageSettings, views.Members),
+        *(types.Batch, types.Output, types.ClientUpdate),
+    )
+    for cls in shown:
+        told = inspect.getdoc(cls).partition("Attributes:\n")[2]
+        assert re.findall(r"^    (\w+): ", told, re.MULTILINE) == list(inspect.get_annotations(cls))
 
 
 def test_every_page_is_in_the_navigation_of_the_site():

@@ -1,6 +1,6 @@
 """The views that parts are given: `ClientView` on a client, `ServerView` and `Cohort` on the server.
 
-Both views hold the `StageSettings`. `docs/views` has a page of each, made from the docstrings here.
+Both views hold the `StageSettings`. `docs/reference/views.md` shows the docstrings.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Write docs/reference/class_flags.md from the docstrings of class attributes and properties: python docs/make_flags.py"""
+"""The page of class flags, written from the docstrings of class attributes and properties when the site is built."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from unalike.methods import (
@@ -20,7 +19,6 @@ from unalike.methods import (
 )
 from unalike.methods.flag_checks import OF_HOOKS, OF_READS
 
-PAGE = Path(__file__).with_name("reference") / "class_flags.md"
 MODULES = (part, roles, compressor, screening, privacy, attack, base_plan, client_query)
 CONSEQUENCE = "Without it:"
 INTRO = """# Class flags
@@ -35,7 +33,6 @@ CHECKS = """## Checks of the class
 | The class | needs | Otherwise |
 | --- | --- | --- |
 """
-NOTE = "This page is written from the docstrings in `src/unalike/methods` by `docs/make_flags.py`."
 
 
 class Flag(NamedTuple):
@@ -87,13 +84,9 @@ def page() -> str:
         lines.append(f"| has `{needed.name}` | `{needed.line}` | {needed.otherwise} |")
     for needed in OF_READS:
         lines.append(f"| reads `{needed.name}` | `{needed.line}` | {needed.otherwise} |")
-    return "\n".join([*lines, "", NOTE, ""])
+    return "\n".join([*lines, ""])
 
 
 def row(flag: Flag, name: str) -> str:
     without = flag.without[0].upper() + flag.without[1:]
     return f"| `{name}` | {flag.meaning} | {without} |"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
