@@ -1,4 +1,4 @@
-"""Updates that count in the round in which they arrive: the queue by hand, FedBuff and FedAsync, semi-synchronous rounds, resumption."""
+"""Updates that count when they arrive: the queue by hand, FedBuff and FedAsync, rounds that end with the first k, resumption."""
 
 import numpy as np
 import pytest

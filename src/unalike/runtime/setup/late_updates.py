@@ -18,7 +18,7 @@ def refuse_late_updates(stage: Stage, keeps_updates: bool) -> None:
 
 
 def _reasons(stage: Stage, keeps_updates: bool) -> Iterator[str]:
-    """What stands against late updates, by the hooks of the method."""
+    """The reasons against late updates, by the hooks of the method."""
     if stage.groups is not None:
         yield "clients are divided into groups, and may have left theirs when their update comes"
     if keeps_updates:
