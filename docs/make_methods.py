@@ -65,7 +65,10 @@ FAMILIES = {
     "aggregation": Family(
         "Weights and aggregation rules",
         "The weighted mean is replaced by other weights or another rule.",
-        ("uniform", "feddisco", "ldawa", "fedlama", "fedsa", "fedpake", "fedlaw", "feddf"),
+        (
+            *("uniform", "feddisco", "ldawa", "fedlama", "fedsa", "fedpake", "fedlaw", "feddf"),
+            *("fedbuff", "fedasync"),
+        ),
     ),
     "fair": Family(
         "Fair objectives",

@@ -36,8 +36,8 @@ def run(clients, **options):
 def test_round_lasts_as_long_as_its_slowest_client():
     # 1 MB at 8 Mbit/s, samples at 10 a second, 0.5 MB at 4 Mbit/s: 1 s + samples / 10 s + 1 s
     simulated = devices("pace(samples_per_second=10, mbit_down=8, mbit_up=4)")
-    assert simulated.train(0, {"": [0, 2]}, work([30, 900, 50])) == {}
-    assert simulated.times == {"simulated_seconds": pytest.approx(1 + 5 + 1)}
+    assert simulated.train(0, {"": [0, 2]}, work([30, 900, 50])).lost == {}
+    assert simulated.columns == {"simulated_seconds": pytest.approx(1 + 5 + 1)}
     simulated.train(1, {"": [1]}, work([30, 900, 50]))
     assert simulated.time == pytest.approx(7 + 1 + 90 + 1)
 
@@ -46,7 +46,7 @@ def test_deadline_ends_the_round_and_leaves_out_what_is_late():
     simulated = devices(
         "pace(samples_per_second=10, mbit_down=8, mbit_up=4) + deadline(seconds=10)"
     )
-    assert simulated.train(0, {"": [0, 1, 2]}, work([30, 900, 50])) == {1: LATE}
+    assert simulated.train(0, {"": [0, 1, 2]}, work([30, 900, 50])).lost == {1: LATE}
     assert simulated.time == 10
 
 
@@ -94,7 +94,7 @@ def test_server_waits_until_a_device_comes(tmp_path):
     simulated.time = 20.0
     assert simulated.present(range(3)) == [0]
     # it is asked when the server looks again, 10 minutes after 20 s, and leaves at 700 s
-    assert simulated.train(0, {"": [0]}, work([1000, 0, 0], 0, 0)) == {0: LEFT}
+    assert simulated.train(0, {"": [0]}, work([1000, 0, 0], 0, 0)).lost == {0: LEFT}
     assert simulated.time == pytest.approx(620 + 100)
 
 
@@ -206,12 +206,12 @@ def test_clients_who_know_the_deadline_send_what_they_have():
     assert simulated.shares_of_steps(0, [0, 1, 2], done("", [0, 1, 2])).tolist() == pytest.approx(
         [1, 8 / 9, 1]
     )
-    assert simulated.train(0, {"": [0, 1, 2]}, done) == {}
+    assert simulated.train(0, {"": [0, 1, 2]}, done).lost == {}
     assert simulated.time == pytest.approx(10)
     slow = devices(
         "pace(samples_per_second=0.5, mbit_down=8, mbit_up=4) + deadline(seconds=10, partial=True)"
     )
-    assert slow.train(0, {"": [0]}, done) == {0: LATE}
+    assert slow.train(0, {"": [0]}, done).lost == {0: LATE}
 
 
 def test_share_of_steps_depends_on_client_and_round_alone():

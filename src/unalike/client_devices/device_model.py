@@ -81,6 +81,16 @@ class DeviceTrait:
         """Whether clients send what they have in time for the deadline. Default: they make all steps, and may be late."""
         return False
 
+    @property
+    def updates_awaited(self) -> float:
+        """The number of updates with which the server ends a round. Default: all, in which case infinite."""
+        return math.inf
+
+    @property
+    def drops_late(self) -> bool:
+        """Whether updates do not count that come after their round has ended. Default: they count when they come."""
+        return False
+
     def rates(self, rates: Rates, rng: np.random.Generator) -> Rates:
         """The speeds of the devices, given those by the traits before. Called once a run."""
         return rates
@@ -121,6 +131,16 @@ class DeviceModel:
     def stops_at_deadline(self) -> bool:
         """Whether clients send what they have in time, instead of being late."""
         return any(trait.stops_at_deadline for trait in self.traits)
+
+    @property
+    def updates_awaited(self) -> float:
+        """The number of updates with which the server ends a round; infinite: it awaits all."""
+        return min(trait.updates_awaited for trait in self.traits)
+
+    @property
+    def drops_late(self) -> bool:
+        """Whether updates do not count that come after their round has ended."""
+        return any(trait.drops_late for trait in self.traits)
 
     def rates(self, clients: int, seed: int) -> Rates:
         """The speeds of all devices."""

@@ -1,21 +1,25 @@
-"""The simulated clock of a run: the time that a round takes, and the clients whose updates of it arrive."""
+"""The simulated clock of a run: the time that a round takes, and the clients whose updates arrive in it."""
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
 from unalike.client_devices.device_model import DeviceModel, Presence, Rates
-from unalike.metrics.columns import SIMULATED_SECONDS
+from unalike.metrics.columns import MAX_AGE, MEAN_AGE, SIMULATED_SECONDS
 
 LOOK_AGAIN_SECONDS = 60.0
 """Simulated seconds after which a server looks again, where all devices are away."""
 LONGEST_WAIT_DAYS = 7.0
 SECONDS_IN_DAY = 86_400.0
+UNDER_WAY = "under_way"
+"""The entry of a checkpoint with the queue of events."""
 LEFT = "left before its update arrived"
 LOST = "lost the connection"
 LATE = "late"
@@ -42,26 +46,67 @@ ShareOfWork = Callable[[Sequence[int], int], np.ndarray]
 alone, so that it is the same in every chunk and process."""
 
 
+class UnderWay(NamedTuple):
+    """An event of the queue: the moment at which a client is done with a round, in simulated seconds since the run began.
+
+    `lost` says why its update does not count; empty if it does.
+    """
+
+    moment: float
+    client: int
+    round: int
+    lost: str
+
+
+class Arrivals(NamedTuple):
+    """The clients that a round heard of.
+
+    Attributes:
+        rounds: Client -> the round whose model it trained, of those whose update has arrived, in ascending order.
+        lost: Client -> why its update does not count.
+    """
+
+    rounds: dict[int, int]
+    lost: dict[int, str]
+
+
 class Devices(Protocol):
     """The clients' devices, and the time that their rounds take."""
 
+    @property
+    def under_way(self) -> Sequence[UnderWay]:
+        """The clients that were asked and have not answered yet."""
+
+    def late_updates_count(self, awaited: float) -> bool:
+        """Whether updates may count in a later round than they were asked for, where a server awaits so many."""
+
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
-        """The clients that can be asked now; where none is there, those that are when the first one has come."""
+        """The clients that can be asked now; where none is there and nobody under way, those that are when the first one comes."""
 
     def train(
-        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
-    ) -> dict[int, str]:
-        """Let the clients `asked`, by group, train a round: clients whose update does not arrive, and why."""
+        self,
+        round: int,
+        asked: Mapping[str, Sequence[int]],
+        work_of: WorkOf,
+        awaited: float = math.inf,
+    ) -> Arrivals:
+        """Let the clients `asked`, by group, train a round, and wait until `awaited` updates have arrived, of whatever round."""
+
+    def end_stage(self) -> None:
+        """Updates that are under way do not count for the next stage."""
 
     @property
-    def times(self) -> dict[str, float]:
-        """The simulated time since the run began, in `simulated_seconds`; empty where nothing is simulated.
-
-        It is a column of the history, and part of a checkpoint.
+    def columns(self) -> dict[str, float]:
+        """The columns of the history: the time since the run began in `simulated_seconds`, and the ages of the updates of the
+        newest round where they may be late. Empty where nothing is simulated.
         """
 
-    def restore(self, times: Mapping[str, float]) -> None:
-        """Go on from these times."""
+    @property
+    def checkpoint(self) -> dict[str, Any]:
+        """The plain values from which `restore` goes on: the time, and the clients under way."""
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Go on from these values."""
 
     def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
         """The share of their local steps that clients of a group make; None where all make all."""
@@ -70,17 +115,32 @@ class Devices(Protocol):
 class NoDevices:
     """Nothing is simulated: every client is there, and its update arrives."""
 
-    times: ClassVar[dict[str, float]] = {}
+    under_way: ClassVar[Sequence[UnderWay]] = ()
+    columns: ClassVar[dict[str, float]] = {}
+    checkpoint: ClassVar[dict[str, Any]] = {}
+
+    def late_updates_count(self, awaited: float) -> bool:
+        return False
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         return eligible
 
     def train(
-        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
-    ) -> dict[int, str]:
-        return {}
+        self,
+        round: int,
+        asked: Mapping[str, Sequence[int]],
+        work_of: WorkOf,
+        awaited: float = math.inf,
+    ) -> Arrivals:
+        rounds: dict[int, int] = {}
+        for clients in asked.values():
+            rounds.update(dict.fromkeys(clients, round))
+        return Arrivals(rounds, {})
 
-    def restore(self, times: Mapping[str, float]) -> None:
+    def end_stage(self) -> None:
+        """Nobody is under way."""
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """There is nothing to go on from."""
 
     def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
@@ -94,12 +154,18 @@ class SimulatedDevices:
 
         seconds = bytes down / rate down + samples / rate of training + bytes up / rate up
 
-    A round ends when the last update has arrived, or at the deadline. A lost connection is noticed at once. Computation of the
-    server and evaluation take no simulated time.
+    These moments are events of one queue. A round takes events out of it until so many updates have arrived as the server awaits;
+    if it awaits all, until nobody is under way. A lost connection is noticed at once, a late client at the deadline. Clients that
+    are left in the queue are under way when the next round begins, which asks others. Computation of the server and evaluation
+    take no simulated time.
     """
 
     def __init__(self, model: DeviceModel, clients: int, seed: int):
         self.time = 0.0
+        self.under_way: list[UnderWay] = []
+        """The queue, as a heap: the next event comes first."""
+        self._ages: list[int] | None = None
+        """The ages of the updates of the newest round; None where none can be late."""
         self._model = model
         self._clients = clients
         self._seed = seed
@@ -112,12 +178,24 @@ class SimulatedDevices:
     def _presence(self) -> Presence | None:
         return self._model.presence(self._clients, self._seed)
 
+    def late_updates_count(self, awaited: float) -> bool:
+        return self._awaited(awaited) < math.inf and not self._model.drops_late
+
+    def _awaited(self, awaited: float) -> float:
+        return min(awaited, self._model.updates_awaited)
+
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
-        # a million devices that are always there are a range, and need no table
-        if self._presence is None:
-            return eligible
-        _, ids = self._next_start(eligible)
-        return ids.tolist()
+        if not self.under_way:
+            # a million devices that are always there are a range, and need no table
+            if self._presence is None:
+                return eligible
+            _, ids = self._next_start(eligible)
+            return ids.tolist()
+        ids = client_numbers(eligible)
+        is_busy = np.zeros(self._clients, bool)
+        is_busy[np.array([event.client for event in self.under_way])] = True
+        idle = ids[~is_busy[ids]]
+        return idle[self._are_there(idle, np.full(len(idle), self.time))].tolist()
 
     def _next_start(self, eligible: Sequence[int] | np.ndarray) -> tuple[float, np.ndarray]:
         """The moment from now on when a device is there, and all that are there then."""
@@ -135,11 +213,45 @@ class SimulatedDevices:
         )
 
     def train(
+        self,
+        round: int,
+        asked: Mapping[str, Sequence[int]],
+        work_of: WorkOf,
+        awaited: float = math.inf,
+    ) -> Arrivals:
+        if asked:
+            for event in self._events(round, asked, work_of):
+                heapq.heappush(self.under_way, event)
+
+        # The server takes what comes next until it has what it awaits.
+        rounds: dict[int, int] = {}
+        lost: dict[int, str] = {}
+        enough = self._awaited(awaited)
+        while self.under_way and len(rounds) < enough:
+            event = heapq.heappop(self.under_way)
+            self.time = event.moment
+            if event.lost:
+                lost[event.client] = event.lost
+            else:
+                rounds[event.client] = event.round
+        if self._model.drops_late:
+            lost |= {event.client: LATE for event in self.under_way}
+            self.under_way = []
+
+        self._ages = None
+        if self.late_updates_count(awaited):
+            self._ages = [round - trained for trained in rounds.values()]
+        return Arrivals(dict(sorted(rounds.items())), lost)
+
+    def _events(
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
-    ) -> dict[int, str]:
+    ) -> list[UnderWay]:
+        """The moments at which the clients that are asked now are done, and whether their updates count."""
         # Step 1: The round begins when its clients are there, which may be later than the last one ended.
         ids = np.concatenate([client_numbers(clients) for clients in asked.values()])
-        start, _ = self._next_start(ids)
+        start = self.time
+        if not self.under_way:
+            start, _ = self._next_start(ids)
 
         # Step 2: The seconds that each client needs for its steps, and when it stops if it loses the connection.
         seconds = []
@@ -151,19 +263,17 @@ class SimulatedDevices:
             has_no_step.append(shares * work.steps < 1)
         needed = np.concatenate(seconds)
         done = self._model.shares_done(len(ids), self._seed, round)
-        ends = needed * done
+        moments = start + np.minimum(needed * done, self._model.deadline)
 
         # Step 3: What arrives.
         is_lost = done < 1
         is_late = ~is_lost & self._is_late(needed, np.concatenate(has_no_step))
         has_left = ~is_lost & ~is_late & ~self._are_there(ids, start + needed)
-        lost: dict[int, str] = {}
+        reasons = np.full(len(ids), "", object)
         for reason, applies in ((LOST, is_lost), (LATE, is_late), (LEFT, has_left)):
-            lost |= dict.fromkeys(ids[applies].tolist(), reason)
-
-        # Step 4: The round ends with its last client.
-        self.time = start + float(np.minimum(ends, self._model.deadline).max())
-        return lost
+            reasons[applies] = reason
+        events = zip(moments.tolist(), ids.tolist(), reasons.tolist(), strict=True)
+        return [UnderWay(moment, client, round, lost) for moment, client, lost in events]
 
     def _are_there(self, ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
         """Whether each of the devices is there at its moment."""
@@ -207,12 +317,31 @@ class SimulatedDevices:
         sending = work.bytes_up / self._rates.bytes_up_per_second[ids]
         return receiving + training + sending
 
-    @property
-    def times(self) -> dict[str, float]:
-        return {SIMULATED_SECONDS: self.time}
+    def end_stage(self) -> None:
+        self.under_way = []
 
-    def restore(self, times: Mapping[str, float]) -> None:
-        self.time = times[SIMULATED_SECONDS]
+    @property
+    def columns(self) -> dict[str, float]:
+        if self._ages is None:
+            return {SIMULATED_SECONDS: self.time}
+        ages = np.array(self._ages or [0])
+        return {
+            SIMULATED_SECONDS: self.time,
+            MEAN_AGE: float(ages.mean()),
+            MAX_AGE: float(ages.max()),
+        }
+
+    @property
+    def checkpoint(self) -> dict[str, Any]:
+        return {
+            SIMULATED_SECONDS: self.time,
+            UNDER_WAY: [*self.under_way],
+        }
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        self.time = checkpoint[SIMULATED_SECONDS]
+        # in the order of the heap; checkpoints from before there was a queue have none
+        self.under_way = [UnderWay(*event) for event in checkpoint.get(UNDER_WAY, ())]
 
 
 def client_numbers(clients: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
+from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass as validated
 
 from unalike._utils.errors import UnalikeError
@@ -161,6 +162,28 @@ class Deadline(DeviceTrait):
     @property
     def deadline(self) -> float:
         return self.seconds
+
+
+@registry.register("first")
+@validated(frozen=True)
+class First(DeviceTrait):
+    """A round ends when so many `updates` have arrived; those under way count in the round in which they come, with their age.
+
+    So many clients as a round asks are under way at any time. With `drop` those that come later do not count. As many updates as
+    clients in a round: the server awaits all.
+    """
+
+    decides_who_counts: ClassVar[bool] = True
+    updates: PositiveInt = 10
+    drop: bool = False
+
+    @property
+    def updates_awaited(self) -> float:
+        return self.updates
+
+    @property
+    def drops_late(self) -> bool:
+        return self.drop
 
 
 @registry.register("partial_work")

@@ -5,7 +5,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Literal
 
-from pydantic import validate_call
+from pydantic import PositiveInt, validate_call
 
 from unalike.methods import parts, plans
 from unalike.methods.method import Method
@@ -14,6 +14,7 @@ from unalike.methods.parts.adaptive_bias import AdaptiveBias
 from unalike.methods.parts.attentive_models import AttentiveModels
 from unalike.methods.parts.combined_heads import CombinedHeads
 from unalike.methods.parts.control_variates import ControlVariates, ControlVariatesAfterMomentum
+from unalike.methods.parts.discounted_mean import DiscountedMean, ModelMixing
 from unalike.methods.parts.dynamic_regularization import DynamicRegularizer
 from unalike.methods.parts.feature_alignment import FeatureAlignment
 from unalike.methods.parts.feature_generator import AverageGenerator, EnsembleGenerator
@@ -67,6 +68,24 @@ def fedavg() -> Method:
 def fedmix(mu: float = 0.001, normalize_by: Literal["series", "steps"] = "series") -> Method:
     """FedProx on the clients, FedNova on the server (the FedMix paper, in which figure 1 normalizes by steps)."""
     return Method(Proximal(mu=mu), NormalizedMean(normalize_by=normalize_by))
+
+
+@method
+def fedbuff(
+    buffer: PositiveInt = 10,
+    server_lr: float = 1.0,
+    staleness: float = 0.5,
+    weighted: bool = False,
+) -> Method:
+    """The server steps with every few updates that arrive, old ones count less (Nguyen et al. 2022)."""
+    mean = DiscountedMean(buffer=buffer, server_lr=server_lr, staleness=staleness)
+    return Method(mean, *_uniform_unless(weighted))
+
+
+@method
+def fedasync(mixing: float = 0.6, staleness: float = 0.5, mu: float = 0.005) -> Method:
+    """Each model is mixed in when it arrives, old ones less; clients are held near theirs (Xie et al. 2019)."""
+    return Method(Proximal(mu=mu), ModelMixing(mixing=mixing, staleness=staleness))
 
 
 @method

@@ -219,6 +219,16 @@ class Method(Plan):
         """The advice of its parts where training diverges."""
         return [p.advice_if_diverged for p in self.parts if p.advice_if_diverged]
 
+    @cached_property
+    def mixes_models(self) -> bool:
+        """Whether a late update counts as its client's model less the current one."""
+        return any(p.mixes_models for p in self.parts)
+
+    @cached_property
+    def updates_awaited(self) -> float:
+        """The number of updates with which the server makes a step; infinite where it awaits all."""
+        return min(p.updates_awaited for p in self.parts)
+
     def least_cohort(self, settings: StageSettings) -> int:
         """The fewest updates that make a round over a network."""
         return max(p.least_cohort(settings) for p in self.parts)

@@ -218,6 +218,11 @@ class Part:
 
     Without it: an error where there are no such samples comes in the first round, not before.
     """
+    mixes_models: ClassVar[bool] = False
+    """The server half combines trained models: a late update counts as its client's model less the current one.
+
+    Without it: as that model less the one which the client was sent.
+    """
     hides_client_numbers: ClassVar[bool] = False
     """Clients send no number outside its account, such as the training loss. `Privacy` has it.
 
@@ -288,6 +293,14 @@ class Part:
         Without it: no.
         """
         return False
+
+    @property
+    def updates_awaited(self) -> float:
+        """The number of updates with which the server makes a step, where devices are simulated; others count when they come.
+
+        Without it: the server awaits all updates of a round.
+        """
+        return math.inf
 
     def least_cohort(self, settings: StageSettings) -> int:
         """The fewest updates that make a round over a network. Default: 1.

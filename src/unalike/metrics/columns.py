@@ -35,6 +35,8 @@ SIMULATED_SECONDS = "simulated_seconds"
 """The column of a history that holds the simulated time since the run began, where devices are simulated."""
 RUNNING_TOTALS = ("epsilon", SIMULATED_SECONDS)
 """Columns of a history that say what the rounds until now cost; only runs to which they apply have them."""
+MEAN_AGE, MAX_AGE = "age_mean", "age_max"
+"""Columns of a history with the ages of the updates of each round, where late ones count."""
 
 _HISTORY = (
     "round stage seconds evaluation_seconds participants train_loss bytes bytes_down bytes_up client n_train n_test "
@@ -44,7 +46,9 @@ _SUMMARY = (
     "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference shrunken ci_low ci_high boot_low boot_high "
     "p p_holm p_exact better won role verdict probability_best client_sd worst_decile mb_down mb_up"
 )
-COLUMNS_WITHOUT_SCORES = frozenset([*f"{_HISTORY} {_SUMMARY}".split(), *RUNNING_TOTALS])
+COLUMNS_WITHOUT_SCORES = frozenset(
+    [*f"{_HISTORY} {_SUMMARY}".split(), *RUNNING_TOTALS, MEAN_AGE, MAX_AGE]
+)
 """Columns of a history and of a comparison's summary that hold no score."""
 _RESERVED = ("val", *PROTOCOLS, IN_USE, "min", "max", "mean", "std")
 

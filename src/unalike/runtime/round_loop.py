@@ -290,9 +290,11 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
     result = RoundResult(before=stage.states)
     if stage.stage.trained:
         if updates is None:
-            # Where each client is drawn by itself, a cohort may be empty; the round counts all the same.
+            # Where each client is drawn by itself, a cohort may be empty; the round counts all the same, and may hear of clients
+            # that earlier rounds asked.
             cohort = stage.draw(stage.done)
-            updates = clients.exchange(train=cohort).updates if cohort else NO_UPDATES
+            hears = cohort or stage.devices.under_way
+            updates = clients.exchange(train=cohort).updates if hears else NO_UPDATES
         assert updates is not None
         _aggregate(clients, updates, result)
     # Counted last: broadcast and server step see the number of rounds before this one.

@@ -66,6 +66,7 @@ class ProcessBackend(LocalBackend):
         return self._newest
 
     def end_step(self, outcome: Answers | StageResults) -> None:
+        super().end_step(outcome)
         if isinstance(outcome, StageResults):
             states = {name: state._asdict() for name, state in outcome.items()}
             ended: Announcement = EndStage(states=states, rounds=outcome.rounds)

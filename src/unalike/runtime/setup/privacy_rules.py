@@ -39,6 +39,7 @@ def check_privacy(
         *_leaks_of_plan(steps),
         *part.leaks(stages[0].method, settings),
         *[f"{upload} has no noise" for upload in uploads if not is_accounted(upload)],
+        *_leaks_of_late_updates(stages, options),
         *_leaks_of_decisions(options),
     ]
     if leaks:
@@ -92,6 +93,13 @@ def _leaks_of_plan(steps: Sequence[Step]) -> Iterator[str]:
             yield "its clients are divided into groups, choose a model, or share samples, by what their data say"
     if len(steps) > 1:
         yield f"only one step is accounted, and it has {', '.join(step.name for step in steps)}"
+
+
+def _leaks_of_late_updates(stages: Sequence[Stage], options: RunOptions) -> Iterator[str]:
+    """The decision by arrival whose updates count in a round."""
+    awaited = min(stage.method.updates_awaited for stage in stages)
+    if options.device_model is not None and awaited < math.inf:
+        yield "the updates that arrive first count, and the accounting knows of a random draw alone"
 
 
 def _leaks_of_decisions(options: RunOptions) -> Iterator[str]:

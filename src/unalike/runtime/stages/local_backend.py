@@ -58,7 +58,8 @@ class LocalBackend:
         )
 
     def end_step(self, outcome: Answers | StageResults) -> None:
-        """The next step needs no preparation."""
+        """The next stage has other clients to wait for."""
+        self.devices.end_stage()
 
 
 class LocalStage:
@@ -173,23 +174,39 @@ class LocalStage:
         metrics = self.evaluator(self, self.state.pending) if evaluate else None
         started = self.clock()
         evaluation_seconds = started - begun
-        if not train:
+        # without an evaluation, nobody asked means that the server waits for clients under way
+        if evaluate and not train:
             return Replies(metrics, None, evaluation_seconds)
 
-        # Simulated devices tell beforehand whose updates will not arrive: these clients train for nothing, and so not at all.
+        # Simulated devices tell beforehand whose updates arrive in this round. The other clients do not train now: those that are
+        # under way will when their update comes, and those that are lost never do.
+        state = self.state
         asked = self._cohorts(train)
-        lost = self.state.devices.train(self.state.round, asked, self._round_work)
+        arrivals = state.devices.train(
+            state.round, asked, self._round_work, state.method.updates_awaited
+        )
+        started_from = {}
+        if state.updates_may_be_late:
+            started_from = self._keep_versions(arrivals.rounds)
         groups: dict[str, Updates] = {}
-        for name, ids in asked.items():
-            arriving = [client for client in ids if client not in lost] if lost else ids
-            if not arriving:
-                continue
-            group = self.state.groups[name]
+        for name, ids in self._cohorts([*arrivals.rounds]).items():
+            group = state.groups[name]
             values = group.state.params | group.state.buffers
             with notes_about(name), untouched(group.method, values):
-                groups[name] = group.train(arriving)
-        updates = self._with_costs(asked, groups, lost, self.clock() - started)
+                groups[name] = group.train(ids, started_from)
+        updates = self._with_costs(asked, groups, arrivals.lost, self.clock() - started)
         return Replies(metrics, updates, evaluation_seconds)
+
+    def _keep_versions(self, rounds: dict[int, int]) -> dict[int, int]:
+        """Keep the models that clients still train, of those whose update has come by client and of those under way.
+
+        Returns the round of each client whose update is late.
+        """
+        still_trained = {event.round for event in self.state.devices.under_way}
+        still_trained.update(rounds.values())
+        for group in self.state.groups.values():
+            group.keep_versions(still_trained)
+        return {client: number for client, number in rounds.items() if number < self.state.round}
 
     def _round_work(self, name: str, ids: Sequence[int]) -> RoundWork:
         """The work of clients of a group in a round, by which their devices need time."""

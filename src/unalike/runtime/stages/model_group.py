@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +29,16 @@ from unalike.training.client.client_task import BUFFERS
 from unalike.training.server.kept_updates import KeptUpdates, UpdateBuffer
 from unalike.training.server.server_round import ServerRound
 from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
-from unalike.training.server.summed_updates import OtherWeights, StreamingSum, add_up
-from unalike.training.server.updates import Updates, decode_update
+from unalike.training.server.summed_updates import (
+    OtherWeights,
+    StreamingSum,
+    SummedUpdates,
+    add_up,
+)
+from unalike.training.server.updates import Updates, UpdateSink, decode_update
+
+NOBODY_LATE: Mapping[int, int] = MappingProxyType({})
+"""The clients of a round that trained an earlier model, where all trained the current one."""
 
 
 class Diverged(UnalikeError):
@@ -63,6 +73,11 @@ class GroupRound(NamedTuple):
     oversized: Mapping[int, str]
 
 
+def _of_clients(started_from: Mapping[int, int], ids: Sequence[int]) -> dict[int, int]:
+    """The rounds of these clients alone, of those that trained an earlier model."""
+    return {client: started_from[client] for client in ids if client in started_from}
+
+
 class ModelGroup:
     """A group of clients that share one model, whose architecture is in the group's `settings`.
 
@@ -92,6 +107,8 @@ class ModelGroup:
         self.members = members
         self.keeps_updates = keeps_updates
         self.state = initial_server_state(self.method, settings, start)
+        self.versions: dict[int, ServerState] = {}
+        """Round -> the state that it began with, of the rounds whose model clients still train, where updates may be late."""
         self.accepted: AcceptedRounds = {}
         self.client_states = client_states
         without_samples = () if stage.pooled else np.flatnonzero(source.sizes == 0).tolist()
@@ -111,29 +128,89 @@ class ModelGroup:
         """The method on the server in the current round."""
         return ServerRound(self.method, self.settings, self.state, self.members.clients)
 
-    def broadcast(self, ids: Sequence[int]) -> Broadcast:
-        """The broadcast of the next round, with the part messages addressed to the clients `ids`."""
-        return make_broadcast(self.method, self.settings, self.state, self.members.clients, ids)
+    def broadcast(self, ids: Sequence[int], state: ServerState | None = None) -> Broadcast:
+        """The broadcast of the next round, or that of an earlier `state`, with the part messages addressed to the clients `ids`."""
+        state = self.state if state is None else state
+        return make_broadcast(self.method, self.settings, state, self.members.clients, ids)
 
-    def train(self, ids: Sequence[int]) -> Updates:
-        """Train the model at the clients `ids`; returns their usable updates. Raises `Diverged` where there is none."""
-        broadcast = self.broadcast(ids)
+    def keep_versions(self, rounds: Collection[int]) -> None:
+        """Keep the states that these rounds began with, and drop all others: there are no more than clients under way."""
+        known = self.versions | {self.state.round: self.state}
+        self.versions = {number: known[number] for number in rounds}
+
+    def train(self, ids: Sequence[int], started_from: Mapping[int, int] = NOBODY_LATE) -> Updates:
+        """Train the model at the clients `ids`; returns their usable updates. Raises `Diverged` where there is none.
+
+        `started_from` as in `Updates`: these clients train one of the `versions`.
+        """
         updates: Updates
         if self.method.needs_sums_only and not self.keeps_updates:
             # The weights follow from numbers that are known before the clients answer, so their updates are added up as they come.
-            shares = self.client_pool.shares(ids, self.state.round)
-            expected = self.client_pool.expected(ids, self.members, shares=shares)
-            weights = self.server_round.sum_weights(expected)
-            total = StreamingSum(self.method, self.state, weights, self.settings.buffers)
-            self.executor.feed(broadcast, ids, self.accepted, total)
-            updates = total.updates
+            total = StreamingSum(
+                self.method,
+                self.state,
+                self.server_round.sum_weights(self._expected(ids, started_from)),
+                self.settings.buffers,
+            )
+            self._feed(ids, started_from, total)
+            summed = total.updates
+            late = _of_clients(started_from, summed.ids)
+            if self.method.mixes_models:
+                summed = self._sum_of_models(summed, late)
+            updates = replace(summed, started_from=late)
         else:
             buffer = UpdateBuffer(ids)
-            self.executor.feed(broadcast, ids, self.accepted, buffer)
-            updates = KeptUpdates.checked(ids, buffer.stacked(ids), self.method, self.state)
+            self._feed(ids, started_from, buffer)
+            kept = KeptUpdates.checked(ids, buffer.stacked(ids), self.method, self.state)
+            updates = replace(kept, started_from=_of_clients(started_from, kept.ids))
         if not updates.ids:
             raise self._diverged(updates.refused)
         return updates
+
+    def _feed(self, ids: Sequence[int], started_from: Mapping[int, int], sink: UpdateSink) -> None:
+        """Let each client train the model that it was sent, those of the same model together."""
+        for number, clients in self._by_version(ids, started_from).items():
+            state = self.versions.get(number, self.state)
+            broadcast = self.broadcast(clients, state)
+            self.executor.feed(broadcast, clients, self.accepted, sink)
+
+    def _sum_of_models(self, summed: SummedUpdates, late: Mapping[int, int]) -> SummedUpdates:
+        """The sum of the clients' models less the current one, from that of their models less those they were sent."""
+        update = summed.update
+        coefficients = summed.used_weights.of(summed.ids).coefficients.tolist()
+        for client, factor in zip(summed.ids, coefficients, strict=True):
+            if client in late:
+                sent = self.versions[late[client]].params
+                moved = {name: sent[name] - self.state.params[name] for name in update}
+                update = tree.map(lambda u, m, c=factor: u + c * m, update, moved)
+        return replace(summed, update=update)
+
+    def _by_version(
+        self, ids: Sequence[int], started_from: Mapping[int, int]
+    ) -> dict[int, Sequence[int]]:
+        """Round -> the clients that train its model, the earliest first."""
+        if not started_from:
+            return {self.state.round: ids}
+        by_version: dict[int, list[int]] = {}
+        for client in ids:
+            number = started_from.get(client, self.state.round)
+            by_version.setdefault(number, []).append(client)
+        return dict(sorted(by_version.items()))
+
+    def _expected(self, ids: Sequence[int], started_from: Mapping[int, int]) -> Cohort:
+        """The clients of a round, as far as they are known before training."""
+        pool = self.client_pool
+        shares = pool.shares(ids, self.state.round)
+        if shares is not None and started_from:
+            # a late client has made the share of its own round
+            share_of: dict[int, float] = {}
+            for number, clients in self._by_version(ids, started_from).items():
+                shares = pool.shares(clients, number)
+                assert shares is not None
+                share_of |= dict(zip(clients, shares.tolist(), strict=True))
+            shares = np.array([share_of[client] for client in ids])
+        expected = pool.expected(ids, self.members, shares=shares)
+        return replace(expected, rounds_late=self.server_round.rounds_since(started_from))
 
     def advance(self, updates: Updates | None) -> GroupRound | None:
         """Aggregate the updates of a round and make the server step; None: no client of the group takes part. Raises `Diverged`."""
@@ -167,7 +244,7 @@ class ModelGroup:
                 f"round {self.state.round + 1}: the weights of the updates are not finite, or follow from what is known only after "
                 'training, such as losses; a part that weighs by that must say needs = "updates" in its class'
             )
-        again = self.advance(self.train(updates.ids))
+        again = self.advance(self.train(updates.ids, updates.started_from))
         assert again is not None
         return again._replace(
             refused={**updates.refused, **again.refused}, oversized=updates.oversized

@@ -15,6 +15,7 @@ from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
 from unalike.methods.plan import Stage
+from unalike.runtime.setup.late_updates import refuse_late_updates
 from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.cohort_sampler import sampler_of
@@ -24,6 +25,8 @@ from unalike.training.wire import stage_wire
 
 Facts = dict[str, Any]
 """Plain values of a checkpoint, beside its tensors."""
+VERSIONS = "versions"
+"""The folder in a checkpoint's tensors of the earlier states whose models clients still train."""
 MakeStates = Callable[[Stage, StageSettings, Population], ClientStateStore]
 """Makes the client states of a group from the stage, the settings of the group and its training samples."""
 Choose = Callable[["StageState", int], str]
@@ -142,6 +145,9 @@ class StageState:
                 share_of_work=share_of_work,
             )
 
+        if self.updates_may_be_late:
+            refuse_late_updates(stage, keeps_updates)
+
     def _members_with_samples(self, ids: Sequence[int]) -> Members:
         """The clients of a group that have samples; pooled ones count as one."""
         sizes = self.population.sizes
@@ -181,7 +187,8 @@ class StageState:
         the same seed, whatever its stages.
         """
         present = self.devices.present(self.eligible)
-        size = min(self.cohort_size, len(present))
+        # clients that are still at an earlier round are of this cohort, too
+        size = min(max(0, self.cohort_size - len(self.devices.under_way)), len(present))
         return self.sampler.cohort(self.earlier + number, present, size)
 
     def group_of(self, client: int) -> str | None:
@@ -248,6 +255,11 @@ class StageState:
         self.choices = {}
 
     @property
+    def updates_may_be_late(self) -> bool:
+        """Whether updates count in a later round than they were asked for."""
+        return self.devices.late_updates_count(self.method.updates_awaited)
+
+    @property
     def last_done(self) -> bool:
         """Whether the stage has no further round to train."""
         if self.done >= self.stage.rounds:
@@ -272,7 +284,7 @@ class StageState:
         Rounds that a federation rolled back cost epsilon: their updates have left the clients.
         """
         spent = self.budget.columns(self.states, self.done + self.discarded)
-        return spent | self.devices.times
+        return spent | self.devices.columns
 
     @property
     def why_no_next_round(self) -> str:
@@ -316,13 +328,11 @@ class StageState:
         tensors: Tree = {}
         facts: list[Facts] = []
         for i, group in enumerate(self.groups.values()):
-            sections = {
-                "params": group.state.params,
-                "buffers": group.state.buffers,
-                "part_states": tree.pack(group.state.part_states),
-            }
-            for path, t in tree.pack(sections).items():
+            for path, t in _tensors_of(group.state).items():
                 tensors[f"{i}/{path}"] = t
+            for number in sorted({event.round for event in self.devices.under_way}):
+                for path, t in _tensors_of(group.versions[number]).items():
+                    tensors[f"{i}/{VERSIONS}/{number}/{path}"] = t
             facts.append(
                 {
                     "done": self.done,
@@ -330,32 +340,30 @@ class StageState:
                     "round": group.state.round,
                     "accepted": list(group.accepted.items()),
                 }
-                | self.devices.times
+                | self.devices.checkpoint
             )
         return tensors, facts
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         device = self.population.y.device
+        self.devices.restore(facts[0])
         for i, group in enumerate(self.groups.values()):
             group_facts = facts[i]
             group_tensors = tree.map(lambda t: t.to(device), tree.under(tensors, f"{i}/"))
-            sections = tree.unpack(group_tensors)
-            params = sections.get("params", {})
+            params = tree.under(group_tensors, "params/")
             if set(params) != set(group.state.params):
                 raise UnalikeError(
                     "the checkpoint holds another model's parameters; start in another folder"
                 )
-            group.state = ServerState(
-                round=group_facts["round"],
-                params=tree.only(params, group.state.params),
-                buffers=tree.only(sections.get("buffers", {}), group.state.buffers),
-                part_states=tree.unpack(sections.get("part_states", {})),
-            )
+            begun = group.state
+            group.state = _restored(group_tensors, group_facts["round"], begun)
+            for number in {event.round for event in self.devices.under_way}:
+                of_version = tree.under(group_tensors, f"{VERSIONS}/{number}/")
+                group.versions[number] = _restored(of_version, number, begun)
             group.accepted = {int(client): int(r) for client, r in group_facts["accepted"]}
             self.done = group_facts["done"]
             self.discarded = group_facts["discarded"]
-            self.devices.restore(group_facts)
         self.choices = {}
         self.pending = None
 
@@ -379,6 +387,27 @@ class StageState:
         """Take over the files of an earlier process, where they belong to current client states."""
         for group in self.groups.values():
             group.client_states.use_versions(group.accepted)
+
+
+def _tensors_of(state: ServerState) -> Tree:
+    """The tensors of a server state, as a checkpoint holds them."""
+    sections = {
+        "params": state.params,
+        "buffers": state.buffers,
+        "part_states": tree.pack(state.part_states),
+    }
+    return tree.pack(sections)
+
+
+def _restored(tensors: Tree, round: int, like: ServerState) -> ServerState:
+    """The server state of a round from its tensors, with the names of `like` in their order."""
+    sections = tree.unpack(tensors)
+    return ServerState(
+        round=round,
+        params=tree.only(sections.get("params", {}), like.params),
+        buffers=tree.only(sections.get("buffers", {}), like.buffers),
+        part_states=tree.unpack(sections.get("part_states", {})),
+    )
 
 
 def wire_bytes(

@@ -1,0 +1,34 @@
+"""Refusal of methods that make no sense where updates count in a later round than they were asked for."""
+
+from collections.abc import Iterator
+
+from unalike._utils.errors import UnalikeError
+from unalike.methods.plan import Stage
+from unalike.methods.roles import Upload
+
+
+def refuse_late_updates(stage: Stage, keeps_updates: bool) -> None:
+    """Raise `UnalikeError` where a stage cannot take late updates; `keeps_updates` as in `ModelGroup`."""
+    reasons = [*_reasons(stage, keeps_updates)]
+    if reasons:
+        raise UnalikeError(
+            f"late updates count in this run, and {stage.method!r} cannot use them: {'; '.join(reasons)}. Let the server await all "
+            "updates, or drop late ones: devices='first(updates=8, drop=True)'"
+        )
+
+
+def _reasons(stage: Stage, keeps_updates: bool) -> Iterator[str]:
+    """The reasons against late updates, by the hooks of the method."""
+    if stage.groups is not None:
+        yield "clients are divided into groups, and may have left theirs when their update comes"
+    if keeps_updates:
+        yield (
+            "protocol='local' and record= look at each client's model after training, which began from another than the round's"
+        )
+    if stage.method.mixes_models and not stage.method.needs_sums_only:
+        yield "models are mixed in as they arrive, while one of its parts looks at more than their sum"
+    for part in stage.method.parts:
+        if isinstance(part, Upload):
+            yield f"{part.name} decodes an update by the round that it comes in"
+        elif part.needs == "updates":
+            yield f"{part.name} compares single updates, which would belong to different models"
