@@ -16,12 +16,13 @@ from unalike.methods import (
     part,
     privacy,
     roles,
+    sampler,
     screening,
 )
 from unalike.methods.flag_checks import OF_HOOKS, OF_READS
 
 PAGE = Path(__file__).with_name("reference") / "class_flags.md"
-MODULES = (part, roles, compressor, screening, privacy, attack, base_plan, client_query)
+MODULES = (part, roles, sampler, compressor, screening, privacy, attack, base_plan, client_query)
 CONSEQUENCE = "Without it:"
 INTRO = """# Class flags
 

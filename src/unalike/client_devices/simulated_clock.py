@@ -53,6 +53,11 @@ class Devices(Protocol):
     ) -> dict[int, str]:
         """Let the clients `asked`, by group, train a round: clients whose update does not arrive, and why."""
 
+    def seconds_of(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, float]:
+        """The seconds from the request to the update of each client of a round; empty where nothing is simulated."""
+
     @property
     def times(self) -> dict[str, float]:
         """The simulated time since the run began, in `simulated_seconds`; empty where nothing is simulated.
@@ -78,6 +83,11 @@ class NoDevices:
     def train(
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
     ) -> dict[int, str]:
+        return {}
+
+    def seconds_of(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, float]:
         return {}
 
     def restore(self, times: Mapping[str, float]) -> None:
@@ -164,6 +174,16 @@ class SimulatedDevices:
         # Step 4: The round ends with its last client.
         self.time = start + float(np.minimum(ends, self._model.deadline).max())
         return lost
+
+    def seconds_of(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, float]:
+        seconds: dict[int, float] = {}
+        for name, clients in asked.items():
+            work = work_of(name, clients)
+            shares = self.shares_of_steps(round, clients, work)
+            seconds |= dict(zip(clients, self._seconds(clients, work, shares).tolist()))
+        return seconds
 
     def _are_there(self, ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
         """Whether each of the devices is there at its moment."""

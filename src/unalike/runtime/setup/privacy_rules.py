@@ -40,6 +40,7 @@ def check_privacy(
         *part.leaks(stages[0].method, settings),
         *[f"{upload} has no noise" for upload in uploads if not is_accounted(upload)],
         *_leaks_of_decisions(options),
+        *_leaks_of_selection(stages),
     ]
     if leaks:
         listed = "; ".join(dict.fromkeys(leaks))
@@ -92,6 +93,21 @@ def _leaks_of_plan(steps: Sequence[Step]) -> Iterator[str]:
             yield "its clients are divided into groups, choose a model, or share samples, by what their data say"
     if len(steps) > 1:
         yield f"only one step is accounted, and it has {', '.join(step.name for step in steps)}"
+
+
+def _leaks_of_selection(stages: Sequence[Stage]) -> Iterator[str]:
+    """The samplers whose cohorts tell what the accounting does not know of."""
+    for stage in stages:
+        sampler = stage.method.sampler
+        if sampler is None or not sampler.decides_by:
+            continue
+        if sampler.reads_losses:
+            yield f"{sampler.name} asks clients by {sampler.decides_by}, which have no noise"
+        elif stage.method.hides_participants:
+            yield (
+                f"{sampler.name} asks clients by {sampler.decides_by}, and the accounting knows of a random draw alone "
+                "(uniform_cohort, poisson_cohort)"
+            )
 
 
 def _leaks_of_decisions(options: RunOptions) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -178,7 +179,11 @@ class LocalStage:
 
         # Simulated devices tell beforehand whose updates will not arrive: these clients train for nothing, and so not at all.
         asked = self._cohorts(train)
-        lost = self.state.devices.train(self.state.round, asked, self._round_work)
+        devices = self.state.devices
+        client_seconds: dict[int, float] = {}
+        if self.state.observes_rounds:
+            client_seconds = devices.seconds_of(self.state.round, asked, self._round_work)
+        lost = devices.train(self.state.round, asked, self._round_work)
         groups: dict[str, Updates] = {}
         for name, ids in asked.items():
             arriving = [client for client in ids if client not in lost] if lost else ids
@@ -189,6 +194,7 @@ class LocalStage:
             with notes_about(name), untouched(group.method, values):
                 groups[name] = group.train(arriving)
         updates = self._with_costs(asked, groups, lost, self.clock() - started)
+        updates = replace(updates, client_seconds=client_seconds)
         return Replies(metrics, updates, evaluation_seconds)
 
     def _round_work(self, name: str, ids: Sequence[int]) -> RoundWork:
