@@ -53,7 +53,7 @@ class CohortBySize(Sampler):
 
     The clients stand on a line in random order, each as long as its chance; the cohort are those at u, u + 1, ..., u + m - 1 for a
     random u in [0, 1). Add `uniform`: the mean of the cohort with equal weights is then the mean of all clients by size without
-    bias (as scheme II of Li et al. 2020 draws them with replacement), unless a client has more than n / m samples: it is asked
+    bias (as scheme I of Li et al. 2020 draws them with replacement), unless a client has more than n / m samples: it is asked
     in every round, and counts too little. Without `uniform`, large clients count twice. Equal sizes give the chances of
     `uniform_cohort`.
     """
