@@ -121,8 +121,8 @@ FAMILIES = {
         "(`--sampling`). The column `chosen` of the table of clients says why a client was asked. "
         "[Slow, unequal and absent clients](../how_to/slow_clients.md#who-is-asked) helps to choose.",
         (
-            *("uniform_cohort", "poisson_cohort", "cohort_by_size", "round_robin"),
-            *("named_clients", "power_of_choice", "oort"),
+            *("uniform_cohort", "poisson_cohort", "cohort_by_size", "cohort_by_cluster"),
+            *("round_robin", "named_clients", "power_of_choice", "oort"),
         ),
     ),
     "messages": Family(

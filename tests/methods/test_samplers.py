@@ -4,9 +4,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 
 import unalike as ua
 from unalike.methods.method import Method
+from unalike.methods.parts.cluster_sampler import CohortByCluster
 from unalike.methods.parts.samplers import CohortBySize, UniformCohort
 from unalike.methods.parts.utility_samplers import Oort, PowerOfChoice
 from unalike.methods.sampler import Candidates, CohortOutcome
@@ -24,7 +26,7 @@ def candidates(round=0, size=2, sizes=SIZES, ids=None):
 def outcome(losses, round=0, sizes=SIZES, seconds=np.nan, ids=None):
     ids = np.arange(len(losses)) if ids is None else np.array(ids)
     seconds = np.zeros(len(ids)) + seconds
-    return CohortOutcome(round, ids, ids, sizes[ids], np.array(losses, float), seconds)
+    return CohortOutcome(round, ids, ids, sizes[ids], np.array(losses, float), seconds, {})
 
 
 def chances(sampler, state, **given):
@@ -56,6 +58,18 @@ def test_client_with_more_than_its_share_is_in_every_cohort_by_size():
     for r in range(20):
         cohort = CohortBySize().choose(candidates(r, sizes=sizes), {}).clients
         assert len(cohort) == 2 and 3 in cohort
+
+
+def test_cohort_by_cluster_keeps_the_chances_and_leaves_no_cluster_out():
+    sampler = CohortByCluster(clusters=2)
+    # two kinds of clients of 50 samples each, whose updates point in opposite directions
+    ways = torch.tensor([1.0, -1.0, -1.0, 1.0])[:, None] * torch.arange(1.0, 41)
+    told = outcome([1.0] * 4)._replace(updates={"w": ways})
+    state = sampler.observe(told, sampler.choice_init(4))
+    assert chances(sampler, state) == pytest.approx(2 * SIZES / SIZES.sum(), abs=0.03)
+    for r in range(50):
+        cohort = {*sampler.choose(candidates(r), state).clients}
+        assert len(cohort & {0, 3}) == len(cohort & {1, 2}) == 1
 
 
 def test_power_of_choice_is_a_draw_by_size_with_few_candidates_and_biased_with_many():
@@ -136,6 +150,8 @@ def test_named_draws_of_the_option_and_of_the_part_are_the_same(clients):
 
 
 def test_round_robin_asks_everybody_once_in_a_cycle_and_composes_with_any_method(clients):
+    # also one that keeps every update, beside sums and an upload
+    assert len(asked(run("fednova + half_precision + cohort_by_cluster", clients).history)) == 6
     found = asked(run("scaffold + lws + round_robin", clients).history)
     assert found == [(0, 1), (2, 3), (4, 5)] * 2
 

@@ -72,6 +72,7 @@ class CohortOutcome(NamedTuple):
         sizes: Their training samples [K].
         losses: Their mean training losses over the local steps [K].
         seconds: The time from the request to the update of each, [K]; NaN where nothing measures it.
+        updates: Their updates as they were sent, [K, ...] each, for a sampler with `needs = "updates"`; else empty.
     """
 
     round: int
@@ -80,6 +81,7 @@ class CohortOutcome(NamedTuple):
     sizes: np.ndarray
     losses: np.ndarray
     seconds: np.ndarray
+    updates: Tree
 
 
 class Sampler(Part):

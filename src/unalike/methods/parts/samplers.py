@@ -65,14 +65,22 @@ class CohortBySize(Sampler):
         rng = candidates.generator
         chances = inclusion_chances(candidates.sizes[ids], candidates.size)
         order = rng.permutation(len(ids))
-        ends = np.cumsum(chances[order])
-        points = rng.random() + np.arange(candidates.size)
-        # rounding may leave the end of the line a little short of m
-        places = np.searchsorted(ends, points, side="right").clip(max=len(ids) - 1)
-        clients = np.unique(ids[order[places]]).tolist()
+        clients = candidates.at(systematic(chances, order, rng))
         total = int(candidates.sizes[ids].sum())
         reasons = {k: f"{candidates.sizes[k]} of {total} samples" for k in clients}
         return Choice(clients, reasons)
+
+
+def systematic(chances: np.ndarray, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The places of a draw with these chances [K] of whole sum, by points at distance 1 on a line on which all stand in `order`.
+
+    Of any stretch of the line that is j long, j are drawn, but for one more or less.
+    """
+    ends = np.cumsum(chances[order])
+    points = rng.random() + np.arange(round(ends[-1]))
+    # rounding may leave the end of the line a little short of the sum
+    on_line = np.searchsorted(ends, points, side="right").clip(max=len(order) - 1)
+    return np.unique(order[on_line])
 
 
 def inclusion_chances(sizes: np.ndarray, count: int) -> np.ndarray:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import Devices, NoDevices, WorkOf
@@ -149,7 +150,7 @@ class StageState:
                 client_states=make_states(stage, settings, source),
                 transform=run_config.options.chain,
                 start=None if stage.start is None else stage.start[name],
-                keeps_updates=keeps_updates,
+                keeps_updates=keeps_updates or self._sampler_reads_updates,
                 share_of_work=share_of_work,
             )
 
@@ -227,8 +228,19 @@ class StageState:
             sizes=np.concatenate([*sizes, np.zeros(0)]),
             losses=np.concatenate([*losses, np.zeros(0)]),
             seconds=np.array(seconds),
+            updates=self._updates_of(result) if self._sampler_reads_updates else {},
         )
         self.sampler_state = self.sampler.observe(outcome, self.sampler_state)
+
+    @property
+    def _sampler_reads_updates(self) -> bool:
+        return self.sampler.needs == "updates"
+
+    def _updates_of(self, result: RoundResult) -> Tree:
+        """The updates of a round as they were sent, [K, ...] each, in the order of `result.trained`."""
+        updates = [cohort.stacked.update for cohort in result.cohorts.values()]
+        names = updates[0] if updates else ()
+        return {name: torch.cat([update[name] for update in updates]) for name in names}
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
