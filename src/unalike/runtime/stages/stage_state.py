@@ -239,8 +239,10 @@ class StageState:
     def _updates_of(self, result: RoundResult) -> Tree:
         """The updates of a round as they were sent, [K, ...] each, in the order of `result.trained`."""
         updates = [cohort.stacked.update for cohort in result.cohorts.values()]
-        names = updates[0] if updates else ()
-        return {name: torch.cat([update[name] for update in updates]) for name in names}
+        joined: Tree = {}
+        for name in updates[0] if updates else ():
+            joined[name] = torch.cat([update[name] for update in updates])
+        return joined
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
