@@ -122,6 +122,16 @@ FAMILIES = {
         "Remedies that train several models, ask the clients questions, or calibrate a model afterwards.",
         ("ifca", "clustered", "fedconcat", "ccvr", "fedetf", "data_sharing", "diagnosis"),
     ),
+    "selection": Family(
+        "Selection of clients",
+        "Who is asked in a round, to be added to any method: `fedavg + power_of_choice(d=20)`. Without one the run draws uniformly "
+        "(`--sampling`). The column `chosen` of the table of clients says why a client was asked. "
+        "[Slow, unequal and absent clients](../how_to/slow_clients.md#who-is-asked) helps to choose.",
+        (
+            *("uniform_cohort", "poisson_cohort", "cohort_by_size", "cohort_by_cluster"),
+            *("round_robin", "named_clients", "power_of_choice", "oort"),
+        ),
+    ),
     "messages": Family(
         "Compression, noise, fixed parameters",
         "Parts to be added to other methods: they save bytes, bound or disturb what is sent, or fix a part of the model.",

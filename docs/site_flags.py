@@ -15,11 +15,12 @@ from unalike.methods import (
     part,
     privacy,
     roles,
+    sampler,
     screening,
 )
 from unalike.methods.flag_checks import OF_HOOKS, OF_READS
 
-MODULES = (part, roles, compressor, screening, privacy, attack, base_plan, client_query)
+MODULES = (part, roles, sampler, compressor, screening, privacy, attack, base_plan, client_query)
 CONSEQUENCE = "Without it:"
 INTRO = """# Class flags
 

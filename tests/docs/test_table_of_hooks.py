@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from unalike.methods import attack, compressor, privacy, roles, screening
+from unalike.methods import attack, compressor, privacy, roles, sampler, screening
 from unalike.methods.part import Part
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"
@@ -30,7 +30,7 @@ def test_table_lists_every_hook_with_its_arguments():
 def _roles() -> dict[str, type[Part]]:
     names = {
         n: r
-        for module in (roles, attack, compressor, screening, privacy)
+        for module in (roles, attack, compressor, sampler, screening, privacy)
         for n, r in vars(module).items()
     }
     found = {

@@ -16,6 +16,7 @@ from unalike.methods.part import Part, parameters, registry
 from unalike.methods.parts.shared_momentum import SharedMomentum
 from unalike.methods.plan import Plan, plan
 from unalike.methods.roles import ServerStep
+from unalike.methods.sampler import Sampler
 
 SIZES = (7, 3, 1, 5)
 WORK: dict[str, Any] = {"epochs": 2, "batch_size": 4, "lr": 0.1}
@@ -33,6 +34,7 @@ def distinct() -> dict[str, Plan]:
     """Registered name -> plan, each value once: a name of the catalogue before that of a part (`fedavg`, not `mean`).
 
     A part that papers do not know by its own name is tested in the method that it belongs to, and not once more by itself.
+    Samplers act before a round, of which the contract knows nothing: `tests/methods/test_samplers.py` tests them.
     """
     methods = sorted(name for name in registry if not _is_part(registry[name]))
     named: dict[Plan, str] = {}
@@ -44,6 +46,8 @@ def distinct() -> dict[str, Plan]:
             tested |= {type(p) for p in getattr(found, "parts", ())}
     for name in sorted(set(registry) - set(methods)):
         part: Any = registry[name]
+        if issubclass(part, Sampler):
+            continue
         if part.has_own_name or part not in tested:
             named.setdefault(plan(name), name)
     return {name: found for found, name in sorted(named.items(), key=lambda item: item[1])}

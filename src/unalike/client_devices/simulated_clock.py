@@ -95,6 +95,11 @@ class Devices(Protocol):
     def end_stage(self) -> None:
         """Updates that are under way do not count for the next stage."""
 
+    def seconds_of(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, float]:
+        """The seconds from the request to the update of each client of a round; empty where nothing is simulated."""
+
     @property
     def columns(self) -> dict[str, float]:
         """The columns of the history: the time since the run began in `simulated_seconds`, and the ages of the updates of the
@@ -136,6 +141,11 @@ class NoDevices:
         for clients in asked.values():
             rounds.update(dict.fromkeys(clients, round))
         return Arrivals(rounds, {})
+
+    def seconds_of(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, float]:
+        return {}
 
     def end_stage(self) -> None:
         """Nobody is under way."""
@@ -274,6 +284,16 @@ class SimulatedDevices:
             reasons[applies] = reason
         events = zip(moments.tolist(), ids.tolist(), reasons.tolist(), strict=True)
         return [UnderWay(moment, client, round, lost) for moment, client, lost in events]
+
+    def seconds_of(
+        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
+    ) -> dict[int, float]:
+        seconds: dict[int, float] = {}
+        for name, clients in asked.items():
+            work = work_of(name, clients)
+            shares = self.shares_of_steps(round, clients, work)
+            seconds |= dict(zip(clients, self._seconds(clients, work, shares).tolist()))
+        return seconds
 
     def _are_there(self, ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
         """Whether each of the devices is there at its moment."""

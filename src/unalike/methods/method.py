@@ -42,6 +42,7 @@ from unalike.methods.roles import (
     Upload,
     Weighting,
 )
+from unalike.methods.sampler import Sampler
 from unalike.methods.screening import Screening
 
 Role = TypeVar("Role")
@@ -56,6 +57,7 @@ DEFAULTS: dict[type[Part], Part] = {
 """Roles of exactly one part, with the part that stands in until another one takes its place."""
 
 EXCLUSIVE: tuple[type[Part], ...] = (
+    Sampler,
     Privacy,
     *DEFAULTS,
     LocalGradient,
@@ -68,6 +70,7 @@ EXCLUSIVE: tuple[type[Part], ...] = (
 """Roles of at most one part."""
 
 ORDER = (
+    Sampler,
     TaskObjective,
     Objective,
     LocalWork,
@@ -129,6 +132,11 @@ class Method(Plan):
             parts = [p for p in self.parts if isinstance(p, role)]
             self._roles[role] = tuple(sorted(parts, key=lambda p: p.rank))
         return self._roles[role]
+
+    @cached_property
+    def sampler(self) -> Sampler | None:
+        """The part that chooses the clients of a round; None: the run's option does."""
+        return _first(self.role(Sampler))
 
     @cached_property
     def aggregator(self) -> Aggregator:

@@ -40,7 +40,7 @@ MEAN_AGE, MAX_AGE = "age_mean", "age_max"
 
 _HISTORY = (
     "round stage seconds evaluation_seconds participants train_loss bytes bytes_down bytes_up client n_train n_test "
-    "n_positive status method seed headline"
+    "n_positive status chosen method seed headline"
 )
 _SUMMARY = (
     "partition protocol baseline seeds pairs accuracy_sd rmse_sd difference shrunken ci_low ci_high boot_low boot_high "

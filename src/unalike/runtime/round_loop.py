@@ -297,6 +297,7 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
             updates = clients.exchange(train=cohort).updates if hears else NO_UPDATES
         assert updates is not None
         _aggregate(clients, updates, result)
+        stage.observe(result)
     # Counted last: broadcast and server step see the number of rounds before this one.
     stage.count_round()
     return result
@@ -311,6 +312,7 @@ def _aggregate(clients: StageBackend, updates: RoundUpdates, result: RoundResult
     result.faults = dict(updates.faults)
     result.lost = dict(updates.lost)
     result.local = dict(updates.local)
+    result.client_seconds = dict(updates.client_seconds)
     for name, group in stage.groups.items():
         values = group.state.params | group.state.buffers
         with notes_about(name), untouched(stage.method, values):

@@ -71,7 +71,8 @@ class Exchange(Generic[T]):
     the federation file the run is paused, until enough sites are back. At each attempt the sites that were unable are asked again.
 
     `sites` are asked; a quorum of those that are `counted` must give usable answers: `answers_needed` for their number,
-    or what the federation file says. `values` are usable answers by site, `faults` say what went wrong.
+    or what the federation file says. `values` are usable answers by site, `seconds` the times until they came, `faults` say what
+    went wrong.
     """
 
     mailbox: Mailbox
@@ -81,11 +82,13 @@ class Exchange(Generic[T]):
     counted: set[str]
     answers_needed: Callable[[int], int] | None = None
     values: dict[str, T] = field(default_factory=dict, init=False)
+    seconds: dict[str, float] = field(default_factory=dict, init=False)
     faults: dict[str, str] = field(default_factory=dict, init=False)
     _refused: set[str] = field(default_factory=set, init=False)
     _unable: set[str] = field(default_factory=set, init=False)
     """Sites that were unable and have not been asked again."""
     _repeat_at: float = field(default=0.0, init=False)
+    _begun: float = field(default=0.0, init=False)
 
     def run(self) -> Self:
         """Send all requests, and wait for all answers, or by the deadline for a quorum of them."""
@@ -97,6 +100,7 @@ class Exchange(Generic[T]):
 
         # All sites are asked now. Only those that connect after this look may have missed their request.
         self.mailbox.connected()
+        self._begun = time.monotonic()
         self._ask(self.sites)
         self._repeat_at = _after(self.mailbox.federation.repeat)
         self._collect()
@@ -175,6 +179,7 @@ class Exchange(Generic[T]):
         else:
             # outside of the `try`: a full disk of the coordinator is no fault of the site
             self.values[site] = self.requests.store(site, value)
+            self.seconds[site] = time.monotonic() - self._begun
 
     def _refuse(self, site: str, why: str) -> None:
         # Who was unable may still answer, so that it counts for the quorum as one who is silent.

@@ -65,7 +65,16 @@ from unalike.training.server.updates import Updates, decode_update
 from unalike.training.validation import RefusedUpdate, check_answer
 from unalike.training.wire import unasked
 
-PENDING_FIELDS = ("seconds", "trained", "faults", "train_loss", "bytes_down", "bytes_up", "local")
+PENDING_FIELDS = (
+    "seconds",
+    "trained",
+    "faults",
+    "chosen",
+    "train_loss",
+    "bytes_down",
+    "bytes_up",
+    "local",
+)
 """The fields of a round's result that a checkpoint holds while the round has no row in the history."""
 
 NOTE_ON_HIDDEN_NORMS = (
@@ -424,6 +433,7 @@ class NetworkStage:
             bytes_up=bytes_up,
             faults=faults,
             local=local,
+            client_seconds={client_of[site]: s for site, s in exchange.seconds.items()},
             complete=partial(self._complete, groups, norms, counted),
         )
 
@@ -770,6 +780,7 @@ class NetworkStage:
         if ahead is not None:
             # JSON has turned the clients' numbers into texts
             by_client = {}
-            for name in ("faults", "local"):
-                by_client[name] = {int(client): value for client, value in ahead[name].items()}
+            for name in ("faults", "chosen", "local"):
+                of_field = ahead.get(name, {})  # runs that began without it go on
+                by_client[name] = {int(client): value for client, value in of_field.items()}
             self.state.pending = RoundResult(**(ahead | by_client))

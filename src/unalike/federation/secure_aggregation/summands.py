@@ -86,6 +86,8 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
         if overrides(part, "address"):
             return f"{part.name} sends messages of its own to each site"
 
+    if method.sampler is not None and method.sampler.reads_losses:
+        return f"{method.sampler.name} asks sites by {method.sampler.decides_by}"
     for part in method.conditioners:
         return f"{part.name} feeds the model facts of each site's samples, which show in its scores"
     if model.buffers and settings.buffers == "first":

@@ -41,6 +41,7 @@ def check_privacy(
         *[f"{upload} has no noise" for upload in uploads if not is_accounted(upload)],
         *_leaks_of_late_updates(stages, options),
         *_leaks_of_decisions(options),
+        *_leaks_of_selection(stages),
     ]
     if leaks:
         listed = "; ".join(dict.fromkeys(leaks))
@@ -100,6 +101,21 @@ def _leaks_of_late_updates(stages: Sequence[Stage], options: RunOptions) -> Iter
     awaited = min(stage.method.updates_awaited for stage in stages)
     if options.device_model is not None and awaited < math.inf:
         yield "the updates that arrive first count, and the accounting knows of a random draw alone"
+
+
+def _leaks_of_selection(stages: Sequence[Stage]) -> Iterator[str]:
+    """The samplers whose cohorts tell what the accounting does not know of."""
+    for stage in stages:
+        sampler = stage.method.sampler
+        if sampler is None or not sampler.decides_by:
+            continue
+        if sampler.reads_losses:
+            yield f"{sampler.name} asks clients by {sampler.decides_by}, which have no noise"
+        elif stage.method.hides_participants:
+            yield (
+                f"{sampler.name} asks clients by {sampler.decides_by}, and the accounting knows of a random draw alone "
+                "(uniform_cohort, poisson_cohort)"
+            )
 
 
 def _leaks_of_decisions(options: RunOptions) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -199,7 +199,8 @@ class RunConfig:
         options = self.options
         sizes = self.population.sizes[self.population.sizes > 0]
         eligible = max(1, len(sizes))
-        if options.sampling == "poisson" and options.participation < 1:
+        how = self._draw_of_cohorts
+        if how == "poisson" and options.participation < 1:
             expected: float = options.participation * eligible
             fewest = 0
         else:
@@ -207,7 +208,7 @@ class RunConfig:
             expected = count
             fewest = self.federated or count
         # Sites of a federation know the seed, by which each cohort is drawn: to them nothing is random.
-        draw = "all" if self.federated or expected == eligible else options.sampling
+        draw = "all" if self.federated or expected == eligible else how
         return ReleaseSampling(
             units=eligible,
             expected=expected,
@@ -216,6 +217,19 @@ class RunConfig:
             min_contributions=fewest,
             sizes=tuple(np.unique(sizes).tolist()),
         )
+
+    @property
+    def _draw_of_cohorts(self) -> Literal["fixed", "poisson"]:
+        """The draw of the method's sampler, or else that of the option. Raises `UnalikeError` where both say something."""
+        sampler = method_of(self.plan).sampler
+        if sampler is None:
+            return self.options.sampling
+        if self.options.sampling != RunOptions.sampling:
+            raise UnalikeError(
+                f"found sampling={self.options.sampling!r} and {sampler.name}, which chooses the clients of each round itself; "
+                "leave one of them out"
+            )
+        return sampler.draw
 
     @cached_property
     def ending(self) -> StopRules:

@@ -27,8 +27,9 @@ class RoundUpdates:
 
     `groups` leaves out groups without a client in the cohort; `faults` say what went wrong with a client before it had an
     update to look at; `lost` why the update of a simulated device did not arrive; `local` are evaluations of the models
-    after local training, where clients evaluate these themselves. `complete` is called when the updates have been aggregated, and
-    frees what held them.
+    after local training, where clients evaluate these themselves. `client_seconds` are the times from the request to the
+    update, of simulated devices or by the clock, where the sampler learns from rounds. `complete` is called when the updates
+    have been aggregated, and frees what held them.
     """
 
     groups: Mapping[str, Updates]
@@ -38,6 +39,7 @@ class RoundUpdates:
     faults: Mapping[int, str] = field(default_factory=dict)
     lost: Mapping[int, str] = field(default_factory=dict)
     local: Mapping[int, dict[str, Any]] = field(default_factory=dict)
+    client_seconds: Mapping[int, float] = field(default_factory=dict)
     complete: Callable[[], None] = lambda: None
 
 

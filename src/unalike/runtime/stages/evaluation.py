@@ -284,6 +284,8 @@ class Evaluator:
             row_of[client]["status"] = trained_status(client, stage.settings)
         for client, why in (result.lost | result.faults).items():
             row_of[client]["status"] = why
+        for client, why in result.chosen.items():
+            row_of[client]["chosen"] = why
         return rows
 
     def score(self, predict: Predict, split: str, rows: Rows) -> Scores:
@@ -329,7 +331,7 @@ def shown(stage: StageState, result: RoundResult | None) -> Sequence[int]:
         return []
     if stage.stage.pooled or not stage.stage.trained:
         return stage.draw(stage.done - 1)
-    return sorted({*result.trained, *result.faults, *result.lost})
+    return sorted({*result.trained, *result.faults, *result.lost, *result.chosen})
 
 
 def server_models(stage: StageState) -> Models | None:

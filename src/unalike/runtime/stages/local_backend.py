@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -182,6 +183,9 @@ class LocalStage:
         # under way will when their update comes, and those that are lost never do.
         state = self.state
         asked = self._cohorts(train)
+        client_seconds: dict[int, float] = {}
+        if state.observes_rounds:
+            client_seconds = state.devices.seconds_of(state.round, asked, self._round_work)
         arrivals = state.devices.train(
             state.round, asked, self._round_work, state.method.updates_awaited
         )
@@ -195,6 +199,7 @@ class LocalStage:
             with notes_about(name), untouched(group.method, values):
                 groups[name] = group.train(ids, started_from)
         updates = self._with_costs(asked, groups, arrivals.lost, self.clock() - started)
+        updates = replace(updates, client_seconds=client_seconds)
         return Replies(metrics, updates, evaluation_seconds)
 
     def _keep_versions(self, rounds: dict[int, int]) -> dict[int, int]:

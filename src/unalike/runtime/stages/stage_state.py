@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import Devices, NoDevices, WorkOf
@@ -14,7 +15,9 @@ from unalike.core.options import cohort_size
 from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
 from unalike.data.population import Population
+from unalike.methods.part import overrides
 from unalike.methods.plan import Stage
+from unalike.methods.sampler import Candidates, Choice, CohortOutcome
 from unalike.runtime.setup.late_updates import refuse_late_updates
 from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
@@ -23,6 +26,8 @@ from unalike.runtime.stages.model_group import GroupRound, ModelGroup
 from unalike.training.client.client_states import ClientStateStore
 from unalike.training.wire import stage_wire
 
+SAMPLER = "sampler"
+"""The section of a checkpoint with the state of a stage's sampler."""
 Facts = dict[str, Any]
 """Plain values of a checkpoint, beside its tensors."""
 VERSIONS = "versions"
@@ -40,8 +45,8 @@ class RoundResult:
     `before` are the states that the round began with, `cohorts` the clients with accepted updates, both by group; `trained` are
     these clients of all groups, `train_loss` their mean task loss over all steps, weighted by training samples. `refused` says
     why an update was refused, where that is still to be recorded as an event, `faults` what went wrong with a client, as the
-    table of clients shows it, `lost` why the update of a simulated device did not arrive. `seconds` of training and
-    aggregation; `local` as in `RoundUpdates`.
+    table of clients shows it, `lost` why the update of a simulated device did not arrive, `chosen` why its sampler asked a
+    client. `seconds` of training and aggregation; `local` and `client_seconds` as in `RoundUpdates`.
     """
 
     before: dict[str, ServerState] = field(default_factory=dict)
@@ -51,10 +56,12 @@ class RoundResult:
     refused: dict[int, str] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
+    chosen: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
     local: dict[int, dict[str, Any]] = field(default_factory=dict)
+    client_seconds: dict[int, float] = field(default_factory=dict)
 
     def add(self, name: str, group_round: GroupRound) -> None:
         """Add the outcome of the round in a group: the clients with accepted updates, and what was wrong with others."""
@@ -110,7 +117,12 @@ class StageState:
         self.eligible: Sequence[int] = with_samples(population.sizes)
         if not len(self.eligible):
             raise UnalikeError(f"none of the {len(population)} clients has a training sample")
-        self.sampler = sampler_of(run_config.sampling, self.settings.seed)
+        self.sampler = sampler_of(self.method, run_config.sampling)
+        self.sampler_state = self.sampler.choice_init(len(population))
+        """What the sampler keeps of all clients of the stage, on the CPU."""
+        self.choice = Choice(())
+        """The last cohort that was drawn."""
+        self._share = run_config.sampling.expected / run_config.sampling.units
         self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
         """Clients in a round; the expected number where each one is drawn by itself."""
         # pooled samples are at the server, which has no device of a client
@@ -141,7 +153,7 @@ class StageState:
                 client_states=make_states(stage, settings, source),
                 transform=run_config.options.chain,
                 start=None if stage.start is None else stage.start[name],
-                keeps_updates=keeps_updates,
+                keeps_updates=keeps_updates or self._sampler_reads_updates,
                 share_of_work=share_of_work,
             )
 
@@ -183,13 +195,62 @@ class StageState:
     def draw(self, number: int) -> list[int]:
         """The clients that take part in a round of the stage, counted from 0.
 
-        They depend on the round of the run alone, and with simulated devices on those that are there: the same for every method of
-        the same seed, whatever its stages.
+        They depend on the round of the run alone, with simulated devices on those that are there, and on what the method's sampler
+        has seen: without one of its own the same for every method of the same seed, whatever its stages.
         """
         present = self.devices.present(self.eligible)
-        # clients that are still at an earlier round are of this cohort, too
+        # Clients that are still at an earlier round are of this cohort, too.
         size = min(max(0, self.cohort_size - len(self.devices.under_way)), len(present))
-        return self.sampler.cohort(self.earlier + number, present, size)
+        candidates = Candidates(
+            ids=present,
+            size=size,
+            share=self._share,
+            sizes=self.population.sizes,
+            names=self.population.names,
+            round=self.earlier + number,
+            seed=self.settings.seed,
+        )
+        self.choice = self.sampler.choose(candidates, self.sampler_state)
+        return [*self.choice.clients]
+
+    @property
+    def observes_rounds(self) -> bool:
+        """Whether the sampler learns from rounds."""
+        return overrides(self.sampler, "observe")
+
+    def observe(self, result: RoundResult) -> None:
+        """A round has been aggregated, and is not counted yet: its record says who was asked and why, and the sampler learns."""
+        result.chosen = dict(self.choice.reasons)
+        if not self.observes_rounds:
+            return
+        sizes = []
+        losses = []
+        for cohort in result.cohorts.values():
+            sizes.append(cohort.sizes.numpy(force=True))
+            losses.append(cohort.stacked.loss.numpy(force=True))
+        seconds = [result.client_seconds.get(client, np.nan) for client in result.trained]
+        outcome = CohortOutcome(
+            round=self.earlier + self.done,
+            asked=np.array(self.choice.clients, np.int64),
+            ids=np.array(result.trained, np.int64),
+            sizes=np.concatenate([*sizes, np.zeros(0)]),
+            losses=np.concatenate([*losses, np.zeros(0)]),
+            seconds=np.array(seconds),
+            updates=self._updates_of(result) if self._sampler_reads_updates else {},
+        )
+        self.sampler_state = self.sampler.observe(outcome, self.sampler_state)
+
+    @property
+    def _sampler_reads_updates(self) -> bool:
+        return self.sampler.needs == "updates"
+
+    def _updates_of(self, result: RoundResult) -> Tree:
+        """The updates of a round as they were sent, [K, ...] each, in the order of `result.trained`."""
+        updates = [cohort.stacked.update for cohort in result.cohorts.values()]
+        joined: Tree = {}
+        for name in updates[0] if updates else ():
+            joined[name] = torch.cat([update[name] for update in updates])
+        return joined
 
     def group_of(self, client: int) -> str | None:
         """The group of a client; where clients choose, the one that it would choose now."""
@@ -342,6 +403,7 @@ class StageState:
                 }
                 | self.devices.checkpoint
             )
+        tensors |= {f"{SAMPLER}/{name}": t for name, t in self.sampler_state.items()}
         return tensors, facts
 
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
@@ -364,6 +426,7 @@ class StageState:
             group.accepted = {int(client): int(r) for client, r in group_facts["accepted"]}
             self.done = group_facts["done"]
             self.discarded = group_facts["discarded"]
+        self.sampler_state = tree.under(tensors, f"{SAMPLER}/")
         self.choices = {}
         self.pending = None
 

@@ -1,0 +1,190 @@
+"""Samplers that prefer clients from which the model has much to learn, by their losses."""
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from unalike.core.types import Tree
+from unalike.methods.part import part
+from unalike.methods.sampler import Candidates, Choice, CohortOutcome, Sampler
+from unalike.methods.search_space import LinearRange
+
+LOSS = "loss"
+"""State [N]: a client's mean training loss in its last round; infinite before its first one."""
+TURN = "turn"
+"""State [N]: the number of a client's last round, counted from 1; 0 before its first one."""
+SECONDS = "seconds"
+"""State [N]: the seconds of a client's last round; NaN where they are not known."""
+GAINS = "gains"
+"""State [2]: the statistical utility of all cohorts in the window of rounds before, and in the current one."""
+PACE = "pace"
+"""State []: the share of the durations that is preferred."""
+
+
+@part
+class PowerOfChoice(Sampler):
+    """Of d clients, drawn by size without replacement, the m with the largest losses (Cho et al. 2020, pi_rpow-d).
+
+    F_k is the mean training loss over the local steps in the client's last round, and infinite before its first one: the variant
+    of the paper that needs no request of its own, where pi_pow-d asks the d clients for their loss at the current model. Biased
+    towards clients with large losses, the more the larger d is: the paper proves faster progress, to a point that is off the
+    optimum by the skew of the choice. d = m (or less) is a draw by size. Clients that exaggerate their loss are asked more often.
+    """
+
+    d: Annotated[PositiveInt, LinearRange(2, 50)] = 20
+
+    decides_by: ClassVar[str] = "their losses"
+    reads_losses: ClassVar[bool] = True
+
+    def choice_init(self, clients: int) -> Tree:
+        return {LOSS: torch.full((clients,), torch.inf)}
+
+    def choose(self, candidates: Candidates, state: Tree) -> Choice:
+        ids = candidates.numbers
+        rng = candidates.generator
+
+        # Candidates first: the draw by size keeps chances that do not depend on losses.
+        count = min(max(self.d, candidates.size), len(ids))
+        drawn = drawn_by(candidates.sizes[ids], count, rng)
+
+        # Losses decide among them; a shuffle before the stable sort breaks ties by chance.
+        drawn = rng.permutation(drawn)
+        losses = state[LOSS].numpy(force=True)[ids[drawn]]
+        largest = np.argsort(-losses, kind="stable")[: candidates.size]
+        clients = candidates.at(drawn[largest])
+        return Choice(clients, {k: _told(float(state[LOSS][k])) for k in clients})
+
+    def observe(self, outcome: CohortOutcome, state: Tree) -> Tree:
+        return {LOSS: _updated(state[LOSS], outcome.ids, outcome.losses)}
+
+
+@part
+class Oort(Sampler):
+    """Clients by statistical x system utility, and new ones (Oort, Lai et al. 2021, algorithm 1).
+
+        U_k = n_k F_k / max_j n_j F_j + sqrt(0.1 log r / r_k),   U_k <- U_k (T / t_k)^alpha where t_k > T
+
+    n_k are samples, F_k the mean training loss of the client's last round r_k, r the current round, t_k its seconds. A share
+    max(least_exploration, exploration * decay^r) of the cohort are clients of which no update has come, the others are drawn by U_k
+    among those with at least `cutoff` times the utility of the last that would fit. The pacer: T is a quantile of the known
+    t_k, 0.3 at first; it rises by 0.05 after `window` rounds whose cohorts had less statistical utility than those of the
+    window before. Without simulated devices or a network nobody has seconds, and utility is statistical.
+
+    Biased towards clients with much loss and fast devices. exploration = least_exploration = 1 with more clients than are ever
+    asked is `uniform_cohort`; alpha = 0 ignores seconds.
+
+    Deviations: n_k F_k stands for the paper's |B| sqrt(mean of squared losses), which clients would have to send (equal where all
+    samples of a client have one loss); it is scaled by its maximum, where the authors' code uses minimum and 95th percentile; new
+    clients are drawn with equal chances, not by speed; nobody is left out after many rounds; T is a quantile, as in the authors'
+    code.
+    """
+
+    exploration: Annotated[float, Field(ge=0, le=1)] = 0.9
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.98
+    least_exploration: Annotated[float, Field(ge=0, le=1)] = 0.2
+    alpha: Annotated[NonNegativeFloat, LinearRange(0, 5)] = 2.0
+    cutoff: Annotated[float, Field(gt=0, le=1)] = 0.95
+    window: PositiveInt = 20
+
+    decides_by: ClassVar[str] = "their losses and seconds"
+    reads_losses: ClassVar[bool] = True
+    FIRST_PACE: ClassVar[float] = 0.3
+    PACE_STEP: ClassVar[float] = 0.05
+    UNCERTAINTY: ClassVar[float] = 0.1
+
+    def choice_init(self, clients: int) -> Tree:
+        return {
+            LOSS: torch.full((clients,), torch.inf),
+            TURN: torch.zeros(clients, dtype=torch.int64),
+            SECONDS: torch.full((clients,), torch.nan),
+            GAINS: torch.zeros(2),
+            PACE: torch.tensor(self.FIRST_PACE),
+        }
+
+    def choose(self, candidates: Candidates, state: Tree) -> Choice:
+        ids = candidates.numbers
+        rng = candidates.generator
+        turns = state[TURN].numpy(force=True)[ids]
+        new = np.flatnonzero(turns == 0)
+        known = np.flatnonzero(turns > 0)
+
+        # The cohort is divided between new and known clients; where one kind is short, the other fills up.
+        share = max(self.least_exploration, self.exploration * self.decay**candidates.round)
+        wanted_new = min(len(new), round(share * candidates.size))
+        known_count = min(len(known), candidates.size - wanted_new)
+        explored = rng.choice(new, candidates.size - known_count, replace=False)
+
+        # Near-best clients are drawn, not the very best taken: utilities are old, and a wrong one must not stay on top.
+        utilities = self._utilities(candidates, ids[known], state)
+        is_near_best = np.ones(len(known), bool)
+        if known_count:
+            last_that_fits = np.sort(utilities)[-known_count]
+            is_near_best = utilities >= self.cutoff * last_that_fits
+        near_best = np.flatnonzero(is_near_best)
+        exploited = near_best[drawn_by(utilities[near_best], known_count, rng)]
+
+        reasons = dict.fromkeys(ids[explored].tolist(), "new")
+        for k, utility in zip(ids[known[exploited]].tolist(), utilities[exploited].tolist()):
+            reasons[k] = f"utility {utility:.3g}"
+        return Choice(sorted(reasons), reasons)
+
+    def _utilities(self, candidates: Candidates, ids: np.ndarray, state: Tree) -> np.ndarray:
+        """U_k of known clients, [K]."""
+        if not len(ids):
+            return np.zeros(0)
+        gains = candidates.sizes[ids] * state[LOSS].numpy(force=True)[ids]
+        turns = state[TURN].numpy(force=True)[ids]
+        current = candidates.round + 1
+        scaled = gains / max(gains.max(), np.finfo(np.float32).tiny)
+        utilities = scaled + np.sqrt(self.UNCERTAINTY * np.log(current) / turns)
+
+        all_seconds = state[SECONDS].numpy(force=True)
+        if np.isnan(all_seconds).all():
+            return utilities
+        preferred = np.nanquantile(all_seconds, min(1.0, float(state[PACE])))
+        seconds = all_seconds[ids]
+        # a client without known seconds is not slow: the comparison with NaN is False
+        penalty = np.where(seconds > preferred, (preferred / seconds) ** self.alpha, 1.0)
+        return utilities * penalty
+
+    def observe(self, outcome: CohortOutcome, state: Tree) -> Tree:
+        before, current = state[GAINS].tolist()
+        current += float((outcome.sizes * outcome.losses).sum())
+        pace = state[PACE]
+        if (outcome.round + 1) % self.window == 0:
+            if current < before:
+                pace = pace + self.PACE_STEP
+            before = current
+            current = 0.0
+        turns = np.full(len(outcome.ids), outcome.round + 1)
+        return {
+            LOSS: _updated(state[LOSS], outcome.ids, outcome.losses),
+            TURN: _updated(state[TURN], outcome.ids, turns),
+            SECONDS: _updated(state[SECONDS], outcome.ids, outcome.seconds),
+            GAINS: torch.tensor([before, current]),
+            PACE: pace,
+        }
+
+
+def drawn_by(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """The places of `count` of these, drawn one after the other in proportion to their weights, without replacement.
+
+    By exponential waiting times (Efraimidis and Spirakis 2006): those of weight 0 come last.
+    """
+    waits = rng.exponential(size=len(weights))
+    with np.errstate(divide="ignore"):
+        return np.argsort(waits / weights, kind="stable")[:count]
+
+
+def _updated(values: torch.Tensor, ids: np.ndarray, new: np.ndarray) -> torch.Tensor:
+    """The values [N] with new ones for these clients."""
+    updated = values.clone()
+    updated[torch.from_numpy(ids)] = torch.from_numpy(new).to(values)
+    return updated
+
+
+def _told(loss: float) -> str:
+    """The reason for a client of this last loss."""
+    return "new" if loss == np.inf else f"loss {loss:.3g}"

@@ -1,0 +1,194 @@
+"""Samplers: the chances of clients, counted over many draws, choices by hand, and what refuses a choice by losses."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+import unalike as ua
+from unalike.methods.method import Method
+from unalike.methods.parts.cluster_sampler import CohortByCluster
+from unalike.methods.parts.samplers import CohortBySize, UniformCohort
+from unalike.methods.parts.utility_samplers import Oort, PowerOfChoice
+from unalike.methods.sampler import Candidates, CohortOutcome
+
+SIZES = np.array([10, 20, 30, 40])
+DRAWS = 4000
+
+
+def candidates(round=0, size=2, sizes=SIZES, ids=None):
+    names = [f"client-{k}" for k in range(len(sizes))]
+    ids = range(len(sizes)) if ids is None else ids
+    return Candidates(ids, size, size / len(ids), sizes, names, round, seed=0)
+
+
+def outcome(losses, round=0, sizes=SIZES, seconds=np.nan, ids=None):
+    ids = np.arange(len(losses)) if ids is None else np.array(ids)
+    seconds = np.zeros(len(ids)) + seconds
+    return CohortOutcome(round, ids, ids, sizes[ids], np.array(losses, float), seconds, {})
+
+
+def chances(sampler, state, **given):
+    """The share of many rounds in which each client is asked."""
+    asked = np.zeros(len(SIZES))
+    for r in range(DRAWS):
+        asked[sampler.choose(candidates(r, **given), state).clients] += 1
+    return asked / DRAWS
+
+
+def test_equal_weights_over_the_usual_draw_are_unbiased():
+    # one value a client: the mean over cohorts of their means, by enumeration and by draws
+    values = np.array([1.0, -2.0, 5.0, 8.0])
+    of_cohorts = [values[list(cohort)].mean() for cohort in combinations(range(4), 2)]
+    assert np.mean(of_cohorts) == values.mean()
+    found = chances(UniformCohort(), {})
+    assert found @ values / 2 == pytest.approx(values.mean(), abs=0.15)
+
+
+def test_cohort_by_size_with_equal_weights_is_unbiased_for_the_mean_by_size():
+    found = chances(CohortBySize(), {})
+    assert found == pytest.approx(2 * SIZES / SIZES.sum(), abs=0.03)
+    values = np.array([1.0, -2.0, 5.0, 8.0])
+    assert found @ values / 2 == pytest.approx(SIZES @ values / SIZES.sum(), abs=0.15)
+
+
+def test_client_with_more_than_its_share_is_in_every_cohort_by_size():
+    sizes = np.array([1, 2, 3, 90])
+    for r in range(20):
+        cohort = CohortBySize().choose(candidates(r, sizes=sizes), {}).clients
+        assert len(cohort) == 2 and 3 in cohort
+
+
+def test_cohort_by_cluster_keeps_the_chances_and_leaves_no_cluster_out():
+    sampler = CohortByCluster(clusters=2)
+    # two kinds of clients of 50 samples each, whose updates point in opposite directions
+    ways = torch.tensor([1.0, -1.0, -1.0, 1.0])[:, None] * torch.arange(1.0, 41)
+    told = outcome([1.0] * 4)._replace(updates={"w": ways})
+    state = sampler.observe(told, sampler.choice_init(4))
+    assert chances(sampler, state) == pytest.approx(2 * SIZES / SIZES.sum(), abs=0.03)
+    for r in range(50):
+        cohort = {*sampler.choose(candidates(r), state).clients}
+        assert len(cohort & {0, 3}) == len(cohort & {1, 2}) == 1
+
+
+def test_power_of_choice_is_a_draw_by_size_with_few_candidates_and_biased_with_many():
+    known = PowerOfChoice().observe(outcome([0.1, 0.2, 0.3, 4.0]), PowerOfChoice().choice_init(4))
+    by_size = chances(PowerOfChoice(d=2), known)
+    # one after the other in proportion to their sizes, so that all pairs can be written down
+    shares = SIZES / SIZES.sum()
+    exact = shares + np.array(
+        [sum(shares[j] * shares[k] / (1 - shares[j]) for j in range(4) if j != k) for k in range(4)]
+    )
+    assert by_size == pytest.approx(exact, abs=0.03)
+    # all are candidates: the two with the largest losses, always
+    assert chances(PowerOfChoice(d=4), known).tolist() == [0, 0, 1, 1]
+
+
+def test_power_of_choice_asks_clients_first_of_which_it_knows_nothing():
+    sampler = PowerOfChoice()
+    state = sampler.observe(outcome([5.0, 6.0], ids=[0, 3]), sampler.choice_init(4))
+    choice = sampler.choose(candidates(1), state)
+    assert [*choice.clients] == [1, 2] and {*choice.reasons.values()} == {"new"}
+    assert sampler.choose(candidates(1, ids=[0, 1, 3]), state).reasons == {1: "new", 3: "loss 6"}
+
+
+def test_oort_draws_by_statistical_utility_times_system_utility():
+    sampler = Oort(exploration=0, least_exploration=0, cutoff=0.01)
+    told = outcome([4.0, 2.0, 1.0, 1.0], sizes=SIZES, seconds=[1, 1, 1, 4])
+    state = sampler.observe(told, sampler.choice_init(4))
+    reasons = sampler.choose(candidates(1, ids=[0, 3]), state).reasons
+    # n F / max, plus sqrt(0.1 log 2); the last one is four times as slow as the quantile 0.3 of 1, 1, 1, 4
+    uncertainty = np.sqrt(0.1 * np.log(2))
+    assert float(reasons[0].split()[1]) == pytest.approx(1 + uncertainty, rel=0.01)
+    assert float(reasons[3].split()[1]) == pytest.approx((1 + uncertainty) / 16, rel=0.01)
+    # biased: it is drawn less often than others
+    found = chances(sampler, state)
+    assert found[3] < 0.25 < found[0]
+
+
+def test_oort_without_exploitation_is_the_usual_draw_of_new_clients():
+    found = chances(Oort(exploration=1, decay=1), Oort().choice_init(4))
+    assert found == pytest.approx(np.full(4, 0.5), abs=0.03)
+
+
+def test_oort_raises_the_preferred_duration_when_utility_falls():
+    sampler = Oort(window=1)
+    state = sampler.observe(outcome([4.0] * 4), sampler.choice_init(4))
+    assert float(state["pace"]) == pytest.approx(0.3)
+    state = sampler.observe(outcome([1.0] * 4, round=1), state)
+    assert float(state["pace"]) == pytest.approx(0.35)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(96, 4)).astype(np.float32)
+    y = (x[:, 0] + 0.3 * rng.normal(size=96) > 0).astype(np.int64)
+    ends = np.cumsum([4, 8, 12, 20, 24, 28])
+    parts = zip(np.split(x, ends[:-1]), np.split(y, ends[:-1]))
+    return [ua.ClientData(own, test=(x[:12], y[:12])) for own in parts]
+
+
+def run(method, clients, **options):
+    given = {"rounds": 6, "participation": 0.34} | options
+    return ua.run(method, clients, model="logistic", progress=False, **given)
+
+
+def asked(history):
+    rows = history.clients
+    rows = rows[(rows["round"] > 0) & (rows["status"] != "idle")]
+    return [tuple(of_round) for _, of_round in rows.groupby("round")["client"]]
+
+
+def test_named_draws_of_the_option_and_of_the_part_are_the_same(clients):
+    for option, part in (("fixed", "uniform_cohort"), ("poisson", "poisson_cohort")):
+        usual = run("fedavg", clients, sampling=option)
+        named = run(f"fedavg + {part}", clients)
+        assert asked(usual.history) == asked(named.history)
+        assert usual.history.rounds["train_loss"].equals(named.history.rounds["train_loss"])
+
+
+def test_round_robin_asks_everybody_once_in_a_cycle_and_composes_with_any_method(clients):
+    # also one that keeps every update, beside sums and an upload
+    assert len(asked(run("fednova + half_precision + cohort_by_cluster", clients).history)) == 6
+    found = asked(run("scaffold + lws + round_robin", clients).history)
+    assert found == [(0, 1), (2, 3), (4, 5)] * 2
+
+
+def test_record_says_who_was_chosen_and_why(clients):
+    history = run("named_clients(clients=('client-1', 'client-4'))", clients, rounds=1).history
+    rows = history.clients[history.clients["round"] == 1]
+    assert rows["chosen"].dropna().to_dict() == dict.fromkeys(rows.index[[1, 4]], "named")
+    assert "chosen" not in run("fedavg", clients, rounds=1).history.clients
+
+
+def test_resumed_run_asks_the_same_clients(clients, tmp_path):
+    method = "fedavg + oort(window=2)"
+    devices = "lognormal(sigma=1) + drop_out(rate=0.2)"
+    whole = run(method, clients, rounds=8, devices=devices)
+    run(
+        method, clients, rounds=8, devices=devices, out=tmp_path, stop=lambda row: row["round"] == 5
+    )
+    resumed = run(method, clients, rounds=8, devices=devices, out=tmp_path)
+    assert asked(resumed.history) == asked(whole.history)
+    assert resumed.history.clients["chosen"].equals(whole.history.clients["chosen"])
+
+
+def test_what_a_sampler_cannot_do_is_refused(clients):
+    with pytest.raises(ua.UnalikeError, match="two parts of the role Sampler"):
+        Method.parse("oort + round_robin")
+    with pytest.raises(ua.UnalikeError, match="found sampling='poisson' and round_robin"):
+        run("round_robin", clients, sampling="poisson")
+    with pytest.raises(ua.UnalikeError, match="found no client 'ward'; expected one of 6 names"):
+        run("named_clients(clients=('ward',))", clients)
+
+
+def test_choice_by_losses_is_refused_beside_privacy(clients):
+    for privacy in ("client_dp(noise_multiplier=1)", "dp_sgd(noise_multiplier=1)"):
+        with pytest.raises(ua.UnalikeError, match="power_of_choice asks clients by their losses"):
+            run(f"{privacy} + power_of_choice", clients)
+    with pytest.raises(ua.UnalikeError, match="round_robin asks clients by their turn"):
+        run("client_dp(noise_multiplier=1) + round_robin", clients)
+    # each sample is protected by itself, whoever is asked
+    assert len(run("dp_sgd(noise_multiplier=1) + round_robin", clients, rounds=1).history) == 2
