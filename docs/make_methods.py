@@ -61,7 +61,17 @@ FAMILIES = {
     "aggregation": Family(
         "Weights and aggregation rules",
         "The weighted mean is replaced by other weights or another rule.",
-        ("uniform", "feddisco", "ldawa", "fedlama", "fedsa", "fedpake", "fedlaw", "feddf"),
+        (
+            "uniform",
+            "feddisco",
+            "ldawa",
+            "fedlama",
+            "fedsa",
+            "fedpake",
+            "fedlaw",
+            "feddf",
+            "fedex_lora",
+        ),
     ),
     "fair": Family(
         "Fair objectives",
@@ -106,7 +116,7 @@ FAMILIES = {
         "Each client is evaluated with a model of its own.",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
-            *("lg_fedavg", "fedproto", "fedrod", "fedamp", "creff"),
+            *("lg_fedavg", "fedproto", "fedrod", "fedamp", "creff", "fedsa_lora"),
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),
@@ -129,6 +139,7 @@ FAMILIES = {
             "client_dp",
             "dp_sgd",
             "fixed",
+            "ffa_lora",
         ),
     ),
 }
