@@ -52,8 +52,8 @@ def low_rank(
         rank: Rank of the adapters.
         alpha: Scale; the product of an adapter counts alpha / rank times.
         layers: Pattern of the paths of layers, as of files: "*", "encoder.*", "*.qkv".
-        frozen: Whether the weights beneath the adapters are frozen. False is for `fedex_lora`, under which the server moves them and
-            no client trains them; other methods would train them.
+        frozen: Whether the weights beneath the adapters are frozen. False is for `fedex_lora`, under which the server moves them
+            and no client trains them; other methods would train them.
         seed: Seed of the adapters, which has to be the same at all sites.
 
     Returns:

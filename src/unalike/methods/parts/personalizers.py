@@ -161,8 +161,8 @@ class Private(OwnParameters):
     select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
     "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps normalization layers with their running statistics
     (FedBN, Li et al. 2021), and is FedAvg for a model without them; "bias" keeps the biases of all layers, and a pattern such as
-    "encoder.*" what has a name like it. "*lora_B.*" is FedSA-LoRA (Guo et al. 2025), for adapters of `ua.low_rank` or peft. The client
-    state holds the private parameters only.
+    "encoder.*" what has a name like it. "*lora_B.*" is FedSA-LoRA (Guo et al. 2025), for adapters of `ua.low_rank` or peft. The
+    client state holds the private parameters only.
     """
 
     select: Selection = "all"
