@@ -66,8 +66,17 @@ FAMILIES = {
         "Weights and aggregation rules",
         "The weighted mean is replaced by other weights or another rule.",
         (
-            *("uniform", "feddisco", "ldawa", "fedlama", "fedsa", "fedpake", "fedlaw", "feddf"),
-            *("fedbuff", "fedasync"),
+            "uniform",
+            "feddisco",
+            "ldawa",
+            "fedlama",
+            "fedsa",
+            "fedpake",
+            "fedlaw",
+            "feddf",
+            "fedex_lora",
+            "fedbuff",
+            "fedasync",
         ),
     ),
     "fair": Family(
@@ -113,7 +122,7 @@ FAMILIES = {
         "Each client is evaluated with a model of its own.",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
-            *("lg_fedavg", "fedproto", "fedrod", "fedamp", "creff"),
+            *("lg_fedavg", "fedproto", "fedrod", "fedamp", "creff", "fedsa_lora"),
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),
@@ -146,6 +155,7 @@ FAMILIES = {
             "client_dp",
             "dp_sgd",
             "fixed",
+            "ffa_lora",
         ),
     ),
 }

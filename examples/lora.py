@@ -5,43 +5,18 @@ python examples/lora.py
 
 from copy import deepcopy
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 import unalike as ua
 
-LAYERS = ("qkv", "out", "expand", "contract")
-"""Linear layers of a block of `vit` that get adapters."""
-
-
-class LoRA(nn.Module):
-    """W x + b + (scale / rank) B A x with frozen W and b (Hu et al. 2022). B is 0 at first, so that nothing changes."""
-
-    def __init__(self, layer: nn.Linear, rank: int, scale: float = 8.0):
-        super().__init__()
-        self.layer, self.factor = layer.requires_grad_(False), scale / rank
-        self.a = nn.Parameter(torch.randn(rank, layer.in_features) / layer.in_features**0.5)
-        self.b = nn.Parameter(torch.zeros(layer.out_features, rank))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) + self.factor * (x @ self.a.T @ self.b.T)
+LAYERS = "blocks.*"
+"""Linear layers of the blocks of `vit`, which get adapters."""
 
 
 def head_alone(module: nn.Module) -> nn.Module:
     """Freeze a module except for its head, in place."""
     module.requires_grad_(False)
     module.head.requires_grad_(True)
-    return module
-
-
-def with_adapters(module: nn.Module, rank: int = 4) -> nn.Module:
-    """Freeze a transformer except for its head, and give its linear layers adapters, in place."""
-    head_alone(module)
-    torch.manual_seed(0)
-    for parent in list(module.modules()):
-        for name, layer in list(parent.named_children()):
-            if name in LAYERS:
-                setattr(parent, name, LoRA(layer, rank))
     return module
 
 
@@ -70,7 +45,7 @@ def compared(rounds: int = 20) -> list[tuple[str, str, float, float]]:
     source = pretrained()
     models = {
         "all": source,
-        "adapters and head": with_adapters(deepcopy(source)),
+        "adapters and head": ua.low_rank(deepcopy(source), layers=LAYERS),
         "head": head_alone(deepcopy(source)),
     }
     clients = ua.partition(digits(5), "dirichlet(alpha=0.3)", clients=5, seed=0)

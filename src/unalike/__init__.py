@@ -29,6 +29,7 @@ _HOMES = {
     "part": "methods.part",
     "plan": "methods.plan",
     "Logits": "models.adapter",
+    "low_rank": "models.low_rank",
     "model": "models.registry",
     "open_comparison": "comparison.open_comparison",
     "sweep": "comparison.sweep.sweep",

@@ -19,6 +19,7 @@ from unalike.methods.notes import note
 from unalike.methods.part import part
 from unalike.methods.plan import plan
 from unalike.models.adapter import Logits
+from unalike.models.low_rank import low_rank
 from unalike.models.registry import model
 from unalike.runtime.results.finished_run import open_run
 from unalike.runtime.round_loop import run
@@ -41,6 +42,7 @@ __all__ += [
     "Output",
     "aggregate",
     "local_update",
+    "low_rank",
     "model",
     "note",
     "part",

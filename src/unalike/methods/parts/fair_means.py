@@ -38,9 +38,9 @@ class MeanByLoss(Aggregator):
 @alias("q_ffl", "Clients with a large loss count more, by its power q (Li et al. 2020).")
 @part
 class PowerMean(MeanByLoss):
-    """w+ = w + sum_k F_k^q u_k / sum_k (F_k^q + q F_k^(q-1) ||u_k||^2 / lr) (q-FedAvg, Li et al. 2020, algorithm 2).
+    """w+ = w + sum_k F_k^q u_k / sum_k (F_k^q + q F_k^(q-1) ||u_k||^2 / lr) (q-FedAvg, Li et al. 2020).
 
-    It minimizes sum_k F_k^(q+1) / (q+1) (q-FFL, eq. 2). u_k is a client's update; L = 1/lr, and both sums are divided by L. All
+    It minimizes sum_k F_k^(q+1) / (q+1) (q-FFL). u_k is a client's update; L = 1/lr, and both sums are divided by L. All
     clients of the cohort count alike, since the paper draws them by size: q = 0 is `uniform`. F_k is 1e-10 at least, where the
     authors' code adds 1e-10. Flower's `QFedAvg` takes one loss of the global model for all clients, so that none counts more for
     its own. Float buffers have the weights of the clients, as in FedAvg.
@@ -75,7 +75,7 @@ def _squared_norms(cohort: Cohort) -> Tensor:
 class TiltedMean(MeanByLoss):
     """w+ = w + sum_k c_k u_k, c_k ~ p_k exp(t F_k), of sum 1: each client's gradient in (1/t) log sum_k p_k exp(t F_k).
 
-    TERM (Li et al. 2021, eq. 4 with a tilt of clients alone, and lemma 1). t > 0 turns to the clients of large loss, and to the
+    TERM (Li et al. 2021) with a tilt of clients alone. t > 0 turns to the clients of large loss, and to the
     largest alone as t grows; t < 0 away from them; t = 0 is FedAvg. p_k are shares of samples; in the paper's federated experiment
     clients count alike (add `uniform`). The authors' federated code divides by a moving average of the mean of exp(t F_k), which
     starts at 0, and once more by the number of clients. Float buffers have the weights c_k.

@@ -149,6 +149,11 @@ class OutputMixture(Mixture):
     "The body stays on the client, the head is averaged (Liang et al. 2020).",
     select="body",
 )
+@alias(
+    "fedsa_lora",
+    "Of low-rank adapters, A is averaged and B stays on the client (Guo et al. 2025).",
+    select="*lora_B.*",
+)
 @part
 class Private(OwnParameters):
     """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.
@@ -156,7 +161,8 @@ class Private(OwnParameters):
     select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
     "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps normalization layers with their running statistics
     (FedBN, Li et al. 2021), and is FedAvg for a model without them; "bias" keeps the biases of all layers, and a pattern such as
-    "encoder.*" what has a name like it. The client state holds the private parameters only.
+    "encoder.*" what has a name like it. "*lora_B.*" is FedSA-LoRA (Guo et al. 2025), for adapters of `ua.low_rank` or peft. The
+    client state holds the private parameters only.
     """
 
     select: Selection = "all"
@@ -199,12 +205,18 @@ class OwnStatistics(Personalizer):
         return "the model has no running statistics of batch normalization"
 
 
+@alias(
+    "ffa_lora",
+    "Of low-rank adapters, A never moves and B is averaged (Sun et al. 2024).",
+    select="*lora_A.*",
+)
 @part
 class Fixed(Personalizer):
     """The `select`ed part of the model neither trains nor is sent; its buffers are not averaged either.
 
     `select` is "head", "body", "norm", "bias", or a pattern of names such as "encoder.*" (see `private`). Unlike a private part
-    it is the same on all clients: what the run, or a stage of a plan, started with.
+    it is the same on all clients: what the run, or a stage of a plan, started with. "*lora_A.*" is FFA-LoRA (Sun et al. 2024): with
+    one A for all, the mean of the clients' B A is the product of the mean B with A.
     """
 
     has_own_name: ClassVar[bool] = True
