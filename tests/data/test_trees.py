@@ -111,13 +111,13 @@ def test_faulty_trees_are_refused_by_the_place_of_the_fault(x, message):
 
 def test_clients_and_samples_of_unlike_trees_are_refused():
     clients = {"north": (INPUTS, LABELS), "south": ({"image": IMAGES}, LABELS)}
-    with pytest.raises(UnalikeError, match="'south', train: inputs are {'image'.*as in .*'north'"):
+    with pytest.raises(UnalikeError, match=r"'south', train: inputs are \{'image'.*as in .*'north'"):
         ua.Population.of(clients)
     with pytest.raises(UnalikeError, match="sample 1 has image, expected image, row"):
         ua.load(Listed([two_inputs()[0], ({"image": IMAGES[1]}, 1)]))
-    with pytest.raises(UnalikeError, match="test inputs are {'image'.*expected"):
+    with pytest.raises(UnalikeError, match=r"test inputs are \{'image'.*expected"):
         ua.Dataset("two", train=(INPUTS, LABELS), test=({"image": IMAGES}, LABELS))
-    with pytest.raises(UnalikeError, match="'mlp' takes one array.*torch.nn.Module"):
+    with pytest.raises(UnalikeError, match=r"'mlp' takes one array.*torch\.nn.Module"):
         ua.run("fedavg", ua.Population.of([ua.ClientData((INPUTS, LABELS))]), model="mlp", rounds=1)
 
 
@@ -129,7 +129,7 @@ def test_run_on_trees_predicts_is_opened_and_exported(tmp_path):
     predicted = run.predict(INPUTS)
     opened = ua.open_run(tmp_path / "run", model=TwoInputs)
     assert opened.predict(dataset).equals(predicted)
-    with pytest.raises(UnalikeError, match="have shape .*'image'.*the model takes .*'row'"):
+    with pytest.raises(UnalikeError, match=r"have shape .*'image'.*the model takes .*'row'"):
         run.predict({"image": IMAGES})
 
     folder = run.export(tmp_path / "exported")

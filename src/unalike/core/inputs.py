@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unalike._utils.errors import UnalikeError
 from unalike.core.nests import join_nests, map_tensors, tensors_of
 
 Inputs = Any
@@ -21,6 +22,15 @@ Inputs = Any
 def is_one_tensor(x: Inputs) -> bool:
     """Whether the inputs are one tensor."""
     return isinstance(x, Tensor)
+
+
+def one_tensor(x: Inputs, owner: str) -> Tensor:
+    """The inputs, which are one tensor. Raises `UnalikeError`, in the name of `owner`, for a tree."""
+    if not isinstance(x, Tensor):
+        raise UnalikeError(
+            f"{owner} is defined for samples of one array, found {layout_of(x)}; leave it out, or join the arrays to one"
+        )
+    return x
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:

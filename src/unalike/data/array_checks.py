@@ -129,8 +129,7 @@ def _one_input(values: Any, what: str) -> Tensor:
         )
     if x.dim() < 2:
         raise UnalikeError(
-            f"{what} has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, "
-            "None]"
+            f"{what} has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, None]"
         )
     if channels_last(x.shape):
         warn(

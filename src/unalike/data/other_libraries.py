@@ -72,9 +72,7 @@ def stacked_inputs(samples: Sequence[Any], where: str) -> Inputs:
                 f"{where}: sample {i} has {_content(sample)}, expected {_content(first)}, as sample 0 has"
             )
     columns = zip(*samples, strict=True)
-    return tuple(
-        stacked_inputs(column, f"{where}, array {i}") for i, column in enumerate(columns)
-    )
+    return tuple(stacked_inputs(column, f"{where}, array {i}") for i, column in enumerate(columns))
 
 
 def is_sample_of_several(sample: Any) -> bool:

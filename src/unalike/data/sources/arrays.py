@@ -34,8 +34,8 @@ def read_npz(path: Path) -> Dataset:
     "hospital": one value per sample, training samples first. A text `unit` names the group whose values, such as
     patients, are never divided between training and test samples. `time` [N] are the moments of the samples: later ones test. A
     text `task` names the task of labels whose type does not imply it, such as "counts", "survival" or "segmentation"; an archive
-    for "next_token" or "reconstruction" needs no labels. Inputs of several arrays are `x_image`, `x_row` and so on (`train_x_image`,
-    `test_x_image`): a dictionary with the names "image" and "row".
+    for "next_token" or "reconstruction" needs no labels. Inputs of several arrays are `x_image`, `x_row` and so on
+    (`train_x_image`, `test_x_image`): a dictionary with the names "image" and "row".
     """
     with reading(path, "an archive of plain arrays"):
         archive = np.load(path, allow_pickle=False)

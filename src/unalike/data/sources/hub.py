@@ -29,8 +29,8 @@ def hub(
 
     Column `x` holds images, rows, texts or tokens of one length, column `y` the labels: classes, numbers, masks as images, or a
     class for each token. `task` names their task where their type does not imply it; one such as `next_token` needs none, `y=None`.
-    Several text columns are joined by a space; several others, such as ('input_ids', 'attention_mask'), are a dictionary of arrays. `train` and
-    `test` name the splits (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
+    Several text columns are joined by a space; several others, such as `('input_ids', 'attention_mask')`, are a dictionary of
+    arrays. `train` and `test` name the splits (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
     Needs the extra: pip install 'unalike[hub]'.
 
     Raises `UnalikeError` without the package, the network, or such a split or column.

@@ -114,8 +114,8 @@ class Schema:
         x, y = samples
         if not is_one_tensor(x):
             raise UnalikeError(
-                f"found samples of several arrays, {layout_of(x)}; the sites of a federation agree on samples of one array: join the "
-                "arrays to one [N, D] and take it apart in the model"
+                f"found samples of several arrays, {layout_of(x)}; the sites of a federation agree on samples of one array: join "
+                "the arrays to one [N, D] and take it apart in the model"
             )
         return cls(
             shape=tuple(x.shape[1:]),

@@ -51,8 +51,8 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
     if isinstance(given, str):
         if not is_one_tensor(population.x):
             raise UnalikeError(
-                f"model={given!r} takes one array, found samples of {layout_of(population.x)}; give a torch.nn.Module whose forward "
-                "takes the tree of arrays"
+                f"model={given!r} takes one array, found samples of {layout_of(population.x)}; give a torch.nn.Module whose "
+                "forward takes the tree of arrays"
             )
         module = build_model(given, population.input_shape, population.outputs, seed)
         return Model(module), models.spelled(given)
