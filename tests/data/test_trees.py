@@ -111,7 +111,9 @@ def test_faulty_trees_are_refused_by_the_place_of_the_fault(x, message):
 
 def test_clients_and_samples_of_unlike_trees_are_refused():
     clients = {"north": (INPUTS, LABELS), "south": ({"image": IMAGES}, LABELS)}
-    with pytest.raises(UnalikeError, match=r"'south', train: inputs are \{'image'.*as in .*'north'"):
+    with pytest.raises(
+        UnalikeError, match=r"'south', train: inputs are \{'image'.*as in .*'north'"
+    ):
         ua.Population.of(clients)
     with pytest.raises(UnalikeError, match="sample 1 has image, expected image, row"):
         ua.load(Listed([two_inputs()[0], ({"image": IMAGES[1]}, 1)]))
