@@ -15,7 +15,14 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
-from unalike.core.inputs import first_rows, layout_of, map_inputs, sample_shape, take_rows
+from unalike.core.inputs import (
+    first_rows,
+    is_one_tensor,
+    layout_of,
+    map_inputs,
+    sample_shape,
+    take_rows,
+)
 from unalike.core.nests import join_nests, tensors_of
 from unalike.core.tasks.classification import TRUTHS
 from unalike.core.tasks.registry import find_task, task_for
@@ -292,14 +299,14 @@ class Dataset:
             )
 
     def _check_alike(self, train: Pair, test: Pair) -> None:
-        if len(tensors_of(train[0])) > 1:
-            layouts = [layout_of(x) for x, _ in (train, test)]
-            if layouts[0] != layouts[1]:
+        compared = {"inputs": (train[0], test[0]), "labels": (train[1], test[1])}
+        if not (is_one_tensor(train[0]) and is_one_tensor(test[0])):
+            expected, found = (layout_of(x) for x in compared.pop("inputs"))
+            if found != expected:
                 raise UnalikeError(
-                    f"{self.name}: test inputs are {layouts[1]}, expected those of the training set, {layouts[0]}"
+                    f"{self.name}: test inputs are {found}, expected those of the training set, {expected}"
                 )
-            train, test = (train[1:], test[1:])
-        for what, a, b in zip(("inputs", "labels")[-len(train) :], train, test):
+        for what, (a, b) in compared.items():
             if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
                 raise UnalikeError(
                     f"{self.name}: test {what} have shape {list(b.shape[1:])} "

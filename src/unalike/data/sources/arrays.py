@@ -108,9 +108,9 @@ def _is_array(x: StoredInputs) -> TypeGuard[np.ndarray]:
 
 def _images(x: StoredInputs) -> StoredInputs:
     """The inputs with `images` applied to each array."""
-    if _is_array(x):
-        return images(x)
-    return {name: images(values) for name, values in x.items()}
+    if isinstance(x, dict):
+        return {name: images(values) for name, values in x.items()}
+    return images(x)
 
 
 def _fit_together(train: SomeArrays, test: SomeArrays) -> bool:
@@ -118,9 +118,14 @@ def _fit_together(train: SomeArrays, test: SomeArrays) -> bool:
     for a, b in zip(train, test):
         if a is None or b is None:
             continue
+        if isinstance(a, dict) or isinstance(b, dict):
+            return False
         if a.dtype != b.dtype or a.shape[1:] != b.shape[1:]:
             return False
-    return all(y is None or (y.ndim > 0 and x.shape[:1] == y.shape[:1]) for x, y in (train, test))
+    return all(
+        y is None or (isinstance(x, np.ndarray) and y.ndim > 0 and x.shape[:1] == y.shape[:1])
+        for x, y in (train, test)
+    )
 
 
 def _dataset(path: Path, arrays: Mapping[str, np.ndarray], names: str) -> Dataset:

@@ -147,7 +147,8 @@ def _program(module: nn.Module, like: Inputs) -> torch.export.ExportedProgram:
             # first: a module may try something in its first call
             wanted = {n: module(x) for n, x in samples.items()}
             count = torch.export.Dim("samples")
-            any_number = (map_inputs(lambda _: {0: count}, like),)
+            first_dimension: Any = {0: count}
+            any_number = (map_inputs(lambda _: first_dimension, like),)
             program = torch.export.export(module.eval(), (samples[2],), dynamic_shapes=any_number)
             found = {n: program.module()(x) for n, x in samples.items()}
     except FAILURES as error:
