@@ -92,3 +92,11 @@ def test_hub_without_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UnalikeError, match=r"pip install 'unalike\[hub\]'"):
         load("hub(path='some/thing')")
+
+
+def test_several_columns_that_are_no_texts_become_a_dictionary_of_arrays(served):
+    tokens, masks = [[5, 2], [3, 0]], [[1, 1], [1, 0]]
+    served["me/tokens"] = {"train": Split(["x", "y"], ids=tokens, mask=masks, label=[0, 1])}
+    data = load("hub(path='me/tokens', x=('ids', 'mask'), test=None)")
+    assert data.train[0]["ids"].tolist() == tokens
+    assert data.train[0]["mask"].tolist() == masks

@@ -178,6 +178,7 @@ def fitting(
 
     Raises `UnalikeError` for samples of another shape, and for a table if the run has no encoding.
     """
+    from unalike.core.inputs import layout_of
     from unalike.data.sources.load import load
 
     encoding = encoding_of(folder, config)
@@ -190,7 +191,7 @@ def fitting(
         raise UnalikeError(
             f"{data} is a table, and {folder} does not say how to read one: {why} give a file of numbers (.npz)"
         )
-    shape = list(dataset.input_shape)
+    shape = layout_of(dataset.train[0])
     expected = config["data"]["input_shape"]
     if shape != expected:
         raise UnalikeError(f"{data} has samples of shape {shape}, the model takes {expected}")
@@ -243,8 +244,8 @@ def samples(
     encoding = encoding_of(folder, config)
     # a table is read by the encoding, so that it needs no target
     source = data if encoding is not None else fitting(data, data_dir, folder, config)
-    shape = config["data"]["input_shape"]
-    return new_samples(source, encoding, shape, keep, data_dir, **columns)
+    layout = config["data"]["input_shape"]
+    return new_samples(source, encoding, layout, keep, data_dir, **columns)
 
 
 def labels(dataset: Dataset, folder: Path, config: dict[str, Any]) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from unalike.comparison.fitted_references import Predictions, fitted_models, references, scored
+from unalike.core.inputs import is_one_tensor, take_rows
 from unalike.data.population import Population
 from unalike.metrics.metrics import RunMetrics, per_client, positives
 from unalike.metrics.scoring import Predict, Scores, score
@@ -36,7 +37,7 @@ def trained_model(population: Population, method: str, site: str, predict: Predi
 
     def score_rows(rows: np.ndarray, owners: np.ndarray) -> Scores:
         index = torch.from_numpy(rows)
-        x = population.x[index]
+        x = take_rows(population.x, index.to(population.y.device))
         y = population.y[index]
         return score(population.task, predict, x, y, owners, logits=True)
 
@@ -46,6 +47,8 @@ def trained_model(population: Population, method: str, site: str, predict: Predi
 def reference_models(run_config: RunConfig) -> Iterator[SiteModel]:
     """The models of all fitted references: one for each client, or one of the pooled rows."""
     population = run_config.population
+    if not is_one_tensor(population.x):
+        return
     x = population.x.numpy(force=True).astype(np.float64)
     for reference in references(population.task):
         for clients, predictions in fitted_models(reference, run_config):

@@ -5,12 +5,14 @@ more. Code for images or tables alone, and compiled loops, ask `is_one_tensor` f
 device is wanted, the labels tell it.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unalike._utils.errors import UnalikeError
 from unalike.core.nests import join_nests, map_tensors, tensors_of
 
 Inputs = Any
@@ -20,6 +22,15 @@ Inputs = Any
 def is_one_tensor(x: Inputs) -> bool:
     """Whether the inputs are one tensor."""
     return isinstance(x, Tensor)
+
+
+def one_tensor(x: Inputs, owner: str) -> Tensor:
+    """The inputs, which are one tensor. Raises `UnalikeError`, in the name of `owner`, for a tree."""
+    if not isinstance(x, Tensor):
+        raise UnalikeError(
+            f"{owner} is defined for samples of one array, found {layout_of(x)}; leave it out, or join the arrays to one"
+        )
+    return x
 
 
 def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
@@ -66,6 +77,36 @@ def sample_shape(x: Inputs) -> tuple[Any, ...]:
     if isinstance(x, Tensor):
         return tuple(x.shape[1:])
     return tuple(tuple(t.shape[1:]) for t in tensors_of(x))
+
+
+def layout_of(x: Inputs) -> Any:
+    """The shape of one sample in plain values, for files and messages.
+
+    Of one tensor its lengths, [1, 28, 28]; a tree has the type and the lengths in the place of each tensor, as
+    {"image": "float32 [1, 28, 28]", "tokens": "int64 [20]"}; a tuple is a list.
+    """
+    return list(x.shape[1:]) if isinstance(x, Tensor) else _layout_of_tree(x)
+
+
+def zeros_of(layout: Any, count: int) -> Inputs:
+    """Samples of zeros with this layout; one tensor is of floats."""
+    if isinstance(layout, list) and all(isinstance(length, int) for length in layout):
+        return torch.zeros(count, *layout)
+    if isinstance(layout, dict):
+        return {name: zeros_of(branch, count) for name, branch in layout.items()}
+    if isinstance(layout, list):
+        return tuple(zeros_of(branch, count) for branch in layout)
+    kind, _, lengths = layout.partition(" ")
+    return torch.zeros(count, *json.loads(lengths), dtype=getattr(torch, kind))
+
+
+def _layout_of_tree(x: Inputs) -> Any:
+    """`layout_of`, with the type of each tensor."""
+    if isinstance(x, Tensor):
+        return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape[1:])}"
+    if isinstance(x, dict):
+        return {name: _layout_of_tree(branch) for name, branch in x.items()}
+    return [_layout_of_tree(branch) for branch in x]
 
 
 def _with_tensors(x: Inputs, tensors: Sequence[Tensor]) -> Inputs:

@@ -4,7 +4,7 @@ In every function `where` is the text that error messages start with, such as "c
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
+from unalike.core.inputs import Inputs, is_one_tensor, row_count
 from unalike.core.tasks.registry import all_tasks, task_for
 from unalike.core.tasks.task import CLASSES, Task
 from unalike.data.other_libraries import channels_last, samples_of
@@ -22,11 +23,11 @@ MOST_CLASSES = 100_000
 MOST_TOKENS = 2**24
 """Tokens are below this number; larger ones are probably no tokens."""
 
-Pair = tuple[Tensor, Tensor]
-"""Inputs [N, ...] and labels [N], or [N, ...] of tasks whose labels have more dimensions."""
-Arrays = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike]
+Pair = tuple[Inputs, Tensor]
+"""Inputs [N, ...], or a tree of them, and labels [N], or [N, ...] of tasks whose labels have more dimensions."""
+Arrays = tuple[Inputs | npt.ArrayLike, Tensor | npt.ArrayLike]
 """Inputs and labels that `pair` converts to a `Pair`."""
-Samples = tuple[Tensor | npt.ArrayLike, Tensor | npt.ArrayLike | None]
+Samples = tuple[Inputs | npt.ArrayLike, Tensor | npt.ArrayLike | None]
 """The same, or inputs alone, (x, None), for tasks that make labels of them."""
 
 
@@ -53,49 +54,102 @@ def pair_for_any_task(data: Any, where: str) -> Pair:
     y = _tensor(arrays[1], f"{where}: y")
     if not is_unlabelled(y):
         y = _label_numbers(y, where)
-    if len(x) != len(y):
+    if row_count(x) != len(y):
         raise UnalikeError(
-            f"{where}: found {len(x)} inputs and {len(y)} labels, expected one label per input"
+            f"{where}: found {row_count(x)} inputs and {len(y)} labels, expected one label per input"
         )
     return x, y
 
 
-def inputs(values: Any, where: str) -> Tensor:
-    """Convert inputs to float32 images [N, C, H, W] or rows [N, D], or to int64 tokens [N, T].
+def inputs(values: Any, where: str) -> Inputs:
+    """Convert inputs to float32 images [N, C, H, W] or rows [N, D], or to int64 tokens [N, T], or to a tree of such.
+
+    A dictionary is a tree, and so is a tuple with an array of two dimensions or more, or with a tree.
+
+    Raises `UnalikeError` for arrays of a tree that differ in their numbers of samples, and for each array as `_one_input` does.
+    """
+    x = _branch(values, f"{where}: x")
+    if is_one_tensor(x):
+        return x
+    counts = _counts(x, "x")
+    if len({*counts.values()}) > 1:
+        listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise UnalikeError(
+            f"{where}: found arrays with unlike numbers of samples ({listed}); expected a row of each array for every sample"
+        )
+    return x
+
+
+def _branch(values: Any, what: str) -> Inputs:
+    """The inputs `values`, or a part of them; `what` names it."""
+    if isinstance(values, Mapping):
+        wrong = [name for name in values if not isinstance(name, str)]
+        if wrong or not values:
+            found = f"the name {wrong[0]!r}" if wrong else "an empty dictionary"
+            raise UnalikeError(f"{what}: found {found}, expected arrays by names that are texts")
+        return {name: _branch(branch, f"{what}[{name!r}]") for name, branch in values.items()}
+    if is_tuple_of_inputs(values):
+        return tuple(_branch(branch, f"{what}[{i}]") for i, branch in enumerate(values))
+    return _one_input(values, what)
+
+
+def is_tuple_of_inputs(values: Any, dimensions: int = 2) -> bool:
+    """Whether a tuple is a tree: it has an array of so many `dimensions` or more, or a tree. Other tuples are rows of numbers."""
+    if not isinstance(values, tuple):
+        return False
+    return any(
+        isinstance(branch, Mapping)
+        or getattr(branch, "ndim", 0) >= dimensions
+        or is_tuple_of_inputs(branch, dimensions)
+        for branch in values
+    )
+
+
+def _counts(x: Inputs, name: str) -> dict[str, int]:
+    """The number of samples of each tensor of a tree, by its place."""
+    if isinstance(x, Tensor):
+        return {name: len(x)}
+    counts: dict[str, int] = {}
+    for key, branch in x.items() if isinstance(x, dict) else enumerate(x):
+        counts |= _counts(branch, f"{name}[{key!r}]")
+    return counts
+
+
+def _one_input(values: Any, what: str) -> Tensor:
+    """Convert one array of inputs.
 
     Raises `UnalikeError` for uint8, which could be pixels or tokens, fewer than two dimensions, numbers that are not finite,
     and negative tokens.
     """
-    x = _tensor(values, f"{where}: x")
+    x = _tensor(values, what)
     if x.dtype == torch.uint8:
         raise UnalikeError(
-            f"{where}: x is uint8, which may be pixels or tokens; write x.astype('float32') / 255 "
+            f"{what} is uint8, which may be pixels or tokens; write x.astype('float32') / 255 "
             "or x.astype('int64')"
         )
     if x.dim() < 2:
         raise UnalikeError(
-            f"{where}: x has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, "
-            "None]"
+            f"{what} has shape {list(x.shape)}, expected [N, ...]; for one feature write x[:, None]"
         )
     if channels_last(x.shape):
         warn(
-            f"{where}: x has shape {list(x.shape)}, read as images [N, C, H, W] with "
+            f"{what} has shape {list(x.shape)}, read as images [N, C, H, W] with "
             f"{x.shape[1]} channels; if the channels are last, write x.transpose(0, 3, "
             "1, 2), of a tensor x.permute(0, 3, 1, 2)",
         )
 
     # Numbers are features; whole numbers are tokens, which index the rows of a table of embeddings.
     if x.is_floating_point() or x.dtype == torch.bool:
-        return _finite(x.to(torch.float32), f"{where}: x")
+        return _finite(x.to(torch.float32), what)
     x = x.to(torch.int64)
     if x.numel() and x.max() >= MOST_TOKENS:
         raise UnalikeError(
-            f"{where}: x holds the token {int(x.max())}, expected less than {MOST_TOKENS}; numbers "
+            f"{what} holds the token {int(x.max())}, expected less than {MOST_TOKENS}; numbers "
             "are float32"
         )
     if x.numel() and x.min() < 0:
         raise UnalikeError(
-            f"{where}: x holds the token {int(x.min())}, expected 0 or more; use float32 for "
+            f"{what} holds the token {int(x.min())}, expected 0 or more; use float32 for "
             "signed numbers"
         )
     return x
@@ -139,10 +193,17 @@ def labels_of(samples: Pair, where: str, task: Task | None = None) -> Tensor:
     return made
 
 
-def labels_of_inputs(x: Tensor, where: str, task: Task | None) -> Tensor | None:
-    """The labels that a task makes of inputs; None if it needs labels, or is not known."""
-    if task is None:
+def labels_of_inputs(x: Inputs, where: str, task: Task | None) -> Tensor | None:
+    """The labels that a task makes of inputs; None if it needs labels, or is not known.
+
+    Raises `UnalikeError` for inputs of which it makes none, such as a tree.
+    """
+    if task is None or type(task).labels_of_inputs is Task.labels_of_inputs:
         return None
+    if not is_one_tensor(x):
+        raise UnalikeError(
+            f"{where}: found several arrays as inputs, of which the task {task.name} makes no labels; expected labels y beside them"
+        )
     try:
         return task.labels_of_inputs(x)
     except ValueError as error:
@@ -232,7 +293,7 @@ def is_unlabelled(y: Tensor) -> bool:
 def unlabelled(values: Any, where: str) -> Pair:
     """Convert inputs whose labels are not known, which become NaN."""
     x = inputs(values, where)
-    return x, torch.full((len(x),), torch.nan)
+    return x, torch.full((row_count(x),), torch.nan)
 
 
 def check_labels(task: Task, y: Tensor, classes: Sequence[str] | None, where: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import first_rows, map_inputs
 from unalike.data import array_checks
 from unalike.data.array_checks import Pair, Samples
 
@@ -33,7 +34,7 @@ class ClientData:
         name: The client's name; without one a population numbers its clients.
 
     Shapes:
-        x: float32 images [N, C, H, W] or rows [N, D], or int64 tokens [N, T].
+        x: float32 images [N, C, H, W] or rows [N, D], or int64 tokens [N, T]; or a tuple or dictionary of such.
         y: [N], int64 for classes, bool for binary labels, float32 for regression; [N, ...] of tasks with several numbers a label.
 
     Raises:
@@ -97,8 +98,8 @@ class ClientData:
             x, y = pair
             is_frequent = frequent(kinds(y), least_of_kind)
             if int(is_frequent.sum()) < least:
-                return x[:0], y[:0]
-            return x[is_frequent], y[is_frequent]
+                return first_rows(x, 0), y[:0]
+            return map_inputs(lambda t: t[is_frequent], x), y[is_frequent]
 
         return replace(self, test=reduced(self.test), val=reduced(self.val))
 

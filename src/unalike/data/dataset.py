@@ -15,6 +15,15 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
+from unalike.core.inputs import (
+    first_rows,
+    is_one_tensor,
+    layout_of,
+    map_inputs,
+    sample_shape,
+    take_rows,
+)
+from unalike.core.nests import join_nests, tensors_of
 from unalike.core.tasks.classification import TRUTHS
 from unalike.core.tasks.registry import find_task, task_for
 from unalike.core.tasks.task import Task
@@ -136,7 +145,8 @@ class Dataset:
         whole = train
         if test is not None:
             self._check_alike(train, test)
-            whole = (_joined(train[0], test[0]), _joined(train[1], test[1]))
+            x = join_nests([train[0], test[0]], lambda tensors: _joined(*tensors))
+            whole = (x, _joined(train[1], test[1]))
         if self.encoding is None and named is None:  # of a table its reader has asked
             array_checks.note_truths(whole[1], self.name)
 
@@ -157,8 +167,8 @@ class Dataset:
 
         if test is not None:
             # Both sets become views of one tensor, so that merging them for every partition costs no memory.
-            train = (whole[0][:count], whole[1][:count])
-            test = (whole[0][count:], whole[1][count:])
+            train = (first_rows(whole[0], count), whole[1][:count])
+            test = (map_inputs(lambda t: t[count:], whole[0]), whole[1][count:])
         checked = {
             "train": train,
             "test": test,
@@ -194,8 +204,8 @@ class Dataset:
             named = named.fitted_to(y)
         return cls(
             name=name,
-            train=(x[:train], y[:train]),
-            test=(x[train:], y[train:]) if train < len(y) else None,
+            train=(first_rows(x, train), y[:train]),
+            test=(map_inputs(lambda t: t[train:], x), y[train:]) if train < len(y) else None,
             classes=classes,
             groups=groups or {},
             encoding=encoding,
@@ -212,7 +222,7 @@ class Dataset:
         index = torch.from_numpy(rows)
         return self.divided(
             name=self.name,
-            x=x[index],
+            x=take_rows(x, index),
             y=y[index],
             train=int((rows < len(self.train[1])).sum()),
             classes=self.classes,
@@ -289,7 +299,14 @@ class Dataset:
             )
 
     def _check_alike(self, train: Pair, test: Pair) -> None:
-        for what, a, b in zip(("inputs", "labels"), train, test):
+        compared = {"inputs": (train[0], test[0]), "labels": (train[1], test[1])}
+        if not (is_one_tensor(train[0]) and is_one_tensor(test[0])):
+            expected, found = (layout_of(x) for x in compared.pop("inputs"))
+            if found != expected:
+                raise UnalikeError(
+                    f"{self.name}: test inputs are {found}, expected those of the training set, {expected}"
+                )
+        for what, (a, b) in compared.items():
             if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
                 raise UnalikeError(
                     f"{self.name}: test {what} have shape {list(b.shape[1:])} "
@@ -311,7 +328,7 @@ class Dataset:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample: (C, H, W), (D,) or (T,)."""
-        return tuple(self.train[0].shape[1:])
+        return sample_shape(self.train[0])
 
     @property
     def owners(self) -> list[str]:
@@ -410,7 +427,8 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """The blake2b hash of all arrays, shapes, dtypes and groups; the names of data set and classes are not hashed."""
-        parts: list[Tensor | np.ndarray | str] = ["train", *self.train, "test", *(self.test or ())]
+        parts: list[Tensor | np.ndarray | str] = ["train", *tensors_of(self.train), "test"]
+        parts += tensors_of(self.test or ())
         for column in sorted(self.groups):
             parts.append(f"group {column}")
             parts.append(self.groups[column])

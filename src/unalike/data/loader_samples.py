@@ -4,7 +4,7 @@ In every function `where` is the text that error messages start with, such as "c
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,8 @@ from torch.utils.data import BatchSampler, DataLoader, default_collate, default_
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import isolated
+from unalike.core.inputs import Inputs, join_rows, layout_of
+from unalike.core.nests import tensors_of
 
 SAMPLES_OF_A_BATCH = 64
 """Samples that a `collate_fn` is given at once where the loader has no batch size."""
@@ -66,29 +68,33 @@ def has_own_collation(loader: DataLoader[Any]) -> bool:
     return loader.collate_fn not in (default_collate, default_convert)
 
 
-def collated(loader: DataLoader[Any], where: str) -> tuple[Tensor, Tensor]:
+def collated(loader: DataLoader[Any], where: str) -> tuple[Inputs, Tensor]:
     """The samples of a loader as its own `collate_fn` makes them of batches, in the order of the data set.
 
-    Raises `UnalikeError` as `rows_of` does, and for batches that are no pairs or have samples of several shapes.
+    Where the batches have samples of several shapes, as a rule that pads to the longest of a batch makes them, the rule is given
+    all samples at once, so that all have one shape. Raises `UnalikeError` as `rows_of` does, and for batches that are no pairs.
     """
     rows = rows_of(loader, where)
     size = loader.batch_size or SAMPLES_OF_A_BATCH
     batches = [rows[first : first + size] for first in range(0, len(rows), size)]
+    pairs = _batches(loader, batches, where)
+    if not pairs:
+        raise UnalikeError(f"{where}: found a loader with no samples, expected pairs (x, y)")
+    layouts = [(layout_of(x), y.shape[1:]) for x, y in pairs]
+    if any(layout != layouts[0] for layout in layouts):
+        pairs = _batches(loader, [rows], where)
+    return join_rows([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def _batches(
+    loader: DataLoader[Any], batches: list[list[int]], where: str
+) -> list[tuple[Inputs, Tensor]]:
+    """These batches of the loader's data set, as its `collate_fn` makes them."""
     in_order: DataLoader[Any] = DataLoader(
         loader.dataset, batch_sampler=batches, collate_fn=loader.collate_fn
     )
     with isolated(0):
-        pairs = [_checked(batch, where) for batch in in_order]
-    if not pairs:
-        raise UnalikeError(f"{where}: found a loader with no samples, expected pairs (x, y)")
-    shapes = {x.shape[1:] for x, _ in pairs}
-    if len(shapes) > 1:
-        listed = sorted(map(list, shapes))[:3]
-        raise UnalikeError(
-            f"{where}: the loader's collate_fn gives samples of shapes {listed}, expected one shape "
-            "in all batches: pad or cut them to one length"
-        )
-    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+        return [_checked(batch, where) for batch in in_order]
 
 
 def _sampler(loader: DataLoader[Any]) -> Iterable[Any]:
@@ -120,17 +126,34 @@ def _in_next_epoch(sampler: Any) -> Any:
     return later
 
 
-def _checked(batch: Any, where: str) -> tuple[Tensor, Tensor]:
+def _checked(batch: Any, where: str) -> tuple[Inputs, Tensor]:
     """The inputs and labels of a batch as tensors."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise UnalikeError(
             f"{where}: the loader's collate_fn gives {type(batch).__name__}, expected pairs (x, y) of "
             "inputs [B, ...] and labels [B]"
         )
-    x, y = torch.as_tensor(batch[0]), torch.as_tensor(batch[1])
-    if not x.dim() or not y.dim() or len(x) != len(y):
+    x = _as_tensors(batch[0])
+    y = torch.as_tensor(batch[1])
+    counts = {t.shape[:1] for t in (*tensors_of(x), y)}
+    if len(counts) != 1 or counts == {()}:
         raise UnalikeError(
-            f"{where}: the loader's collate_fn gives inputs {list(x.shape)} and labels "
+            f"{where}: the loader's collate_fn gives inputs {_shapes(x)} and labels "
             f"{list(y.shape)}, expected one label per input"
         )
     return x, y
+
+
+def _as_tensors(x: Any) -> Inputs:
+    """Inputs as tensors; a dictionary, or a tuple of tensors, is a tree."""
+    if isinstance(x, Mapping):
+        return {name: _as_tensors(branch) for name, branch in x.items()}
+    if isinstance(x, tuple) and any(isinstance(branch, Tensor | Mapping) for branch in x):
+        return tuple(_as_tensors(branch) for branch in x)
+    return torch.as_tensor(x)
+
+
+def _shapes(x: Inputs) -> Any:
+    """The shape of one tensor, or those of all tensors of a tree."""
+    shapes = [list(t.shape) for t in tensors_of(x)]
+    return shapes[0] if isinstance(x, Tensor) else shapes

@@ -8,6 +8,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import Inputs
 from unalike.data.loader_samples import collated, has_own_collation, rows_of
 
 CHANNELS = (1, 3, 4)
@@ -42,9 +43,52 @@ def stacked(samples: Sequence[Any], where: str) -> np.ndarray:
     if len(shapes) > 1:
         raise UnalikeError(
             f"{where} holds samples of shapes {sorted(shapes)[:5]}, expected one: save it with one "
-            "size"
+            "size; sequences are padded by the collate_fn of a torch DataLoader"
         )
     return images(np.stack(arrays))
+
+
+def stacked_inputs(samples: Sequence[Any], where: str) -> Inputs:
+    """Stack the inputs of samples, as `stacked`; of samples that are dictionaries or tuples of arrays, each array by itself.
+
+    Raises `UnalikeError` for samples that lack a name or a place, and as `stacked`.
+    """
+    first = samples[0]
+    if isinstance(first, Mapping):
+        for i, sample in enumerate(samples):
+            if not isinstance(sample, Mapping) or sample.keys() != first.keys():
+                raise UnalikeError(
+                    f"{where}: sample {i} has {_content(sample)}, expected {_content(first)}, as sample 0 has"
+                )
+        by_name = {}
+        for name in first:
+            by_name[name] = stacked_inputs([sample[name] for sample in samples], f"{where}, {name}")
+        return by_name
+    if not is_sample_of_several(first):
+        return stacked(samples, where)
+    for i, sample in enumerate(samples):
+        if not isinstance(sample, tuple) or len(sample) != len(first):
+            raise UnalikeError(
+                f"{where}: sample {i} has {_content(sample)}, expected {_content(first)}, as sample 0 has"
+            )
+    columns = zip(*samples, strict=True)
+    return tuple(stacked_inputs(column, f"{where}, array {i}") for i, column in enumerate(columns))
+
+
+def is_sample_of_several(sample: Any) -> bool:
+    """Whether one sample is a tuple of arrays; a tuple of numbers is a row."""
+    if not isinstance(sample, tuple):
+        return False
+    return any(
+        isinstance(value, Mapping | tuple) or getattr(value, "ndim", 0) > 0 for value in sample
+    )
+
+
+def _content(sample: Any) -> str:
+    """What a sample has, in words."""
+    if isinstance(sample, Mapping):
+        return ", ".join(map(str, sample)) or "no arrays"
+    return f"{len(sample)} arrays" if isinstance(sample, tuple) else type(sample).__name__
 
 
 def stacked_labels(labels: Sequence[Any], where: str) -> np.ndarray:
@@ -100,7 +144,7 @@ def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
                 f"{where}: found a {kind} with samples that are {type(sample).__name__}, expected "
                 "pairs (x, y)"
             )
-    x = stacked([sample[0] for sample in samples], where)
+    x = stacked_inputs([sample[0] for sample in samples], where)
     return x, stacked_labels([sample[1] for sample in samples], where)
 
 

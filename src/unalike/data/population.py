@@ -14,7 +14,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError, unknown
 from unalike._utils.notebook import bubbles, paragraph
 from unalike._utils.registry import figures
-from unalike.core.inputs import Inputs, map_inputs, row_count, sample_shape, take_rows
+from unalike.core.inputs import Inputs, join_rows, map_inputs, row_count, sample_shape, take_rows
 from unalike.core.nests import tensors_of
 from unalike.core.tasks.registry import task_for
 from unalike.core.tasks.task import Task
@@ -311,7 +311,7 @@ class Population(Sequence[ClientData]):
         train = Ragged.of(
             np.concatenate([rows, added]) if len(rows) else rows for rows in self.train
         )
-        x = torch.cat([self.x, shared.x.to(self.x)])
+        x = join_rows([self.x, map_inputs(lambda t: t.to(self.y.device), shared.x)])
         y = torch.cat([self.y, shared.y.to(self.y)])
         return replace(self, x=x, y=y, train=train, plan=None)
 

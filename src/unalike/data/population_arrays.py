@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import Inputs, is_one_tensor, join_rows, layout_of
 from unalike.core.tasks.registry import find_task, task_for
 from unalike.core.tasks.task import Task
 from unalike.data import array_checks
@@ -65,7 +65,7 @@ def join_clients(
 
     starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
     indices = {split: Ragged.ranges(starts[:, i], sizes[:, i]) for i, split in enumerate(SPLITS)}
-    x = torch.cat([pair[0] for pair in blocks.values()])
+    x = join_rows([pair[0] for pair in blocks.values()])
     return {"x": x, "y": y, **indices, "names": names, "classes": classes, "task": task}
 
 
@@ -81,7 +81,9 @@ def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
             )
 
 
-def _kind(x: Tensor) -> str:
+def _kind(x: Inputs) -> str:
     """The shape of inputs and the type of their numbers, in words."""
+    if not is_one_tensor(x):
+        return f"{layout_of(x)}"
     shape = ["N", *(str(length) for length in x.shape[1:])]
     return f"[{', '.join(shape)}] of {array_checks.type_name(x.dtype)}"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator, number
+from unalike.core.inputs import one_tensor
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
 
@@ -114,7 +115,7 @@ class ClientSamples:
             names=[str(population.names[int(k)]) for k in clients],
             rows=places,
             owners=rows.owners,
-            inputs=population.x[index.to(population.x.device)].cpu(),
+            inputs=one_tensor(population.x, "a diagnosis")[index.to(population.y.device)].cpu(),
             labels=labels,
             targets=y.astype(np.float64),
             classes=classes,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import one_tensor
 from unalike.core.model import Model
 from unalike.core.types import Context, Output
 from unalike.data.population import Population
@@ -83,7 +84,13 @@ def pooled_with_facts(described: ClientPool) -> ClientPool:
         trees = described.context(client).values()
         facts.append(torch.cat([t.flatten() for values in trees for t in values.values()]))
     owners = torch.from_numpy(population.train.owners)
-    x = torch.cat([population.x[index].flatten(1), torch.stack(facts)[owners]], 1)
+    x = torch.cat(
+        [
+            one_tensor(population.x, "a model fed with facts")[index].flatten(1),
+            torch.stack(facts)[owners],
+        ],
+        1,
+    )
 
     # one client has them all
     pooled = replace(

@@ -7,6 +7,7 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
 from unalike._utils.spec import parse
+from unalike.core.inputs import is_one_tensor
 from unalike.data.client_data import SPLITS
 from unalike.data.dataset import Dataset
 from unalike.data.partition_plan import PartitionPlan
@@ -37,6 +38,10 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
     calls = [call for call in parse(plan.spec) if call.name in feature_skew.registry]
     if calls:
         changes = [feature_skew.registry.build(call) for call in calls]
+        if not is_one_tensor(x):
+            raise UnalikeError(
+                f"{calls[0].name} changes samples that are one array, found several; leave it out, or change the arrays before"
+            )
         moving = [call.name for call, change in zip(calls, changes) if change.moves_pixels]
         if moving and data.known_task.predicts_arrays:
             raise UnalikeError(
@@ -56,7 +61,8 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
         encoding=data.encoding,
     )
     # Tokens only: a word of test samples alone must not shape the vocabulary.
-    return population if x.is_floating_point() else restrict_vocabulary(population)
+    is_text = is_one_tensor(x) and not x.is_floating_point()
+    return restrict_vocabulary(population) if is_text else population
 
 
 def _changed(

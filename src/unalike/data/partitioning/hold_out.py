@@ -9,6 +9,7 @@ import torch
 from unalike._utils.errors import UnalikeError
 from unalike._utils.option_types import check_kinds
 from unalike._utils.seeds import generator
+from unalike.core.inputs import map_inputs, take_rows
 from unalike.data.array_checks import Pair
 from unalike.data.dataset import Dataset
 from unalike.data.time_order import are_latest, are_of_latest_units, count_of_tests, first_moments
@@ -150,7 +151,7 @@ def hold_out(
         rows = np.flatnonzero(np.isin(data.units, data.units[rows]))
     others = np.setdiff1d(np.arange(len(y)), rows)
     index = torch.from_numpy(rows)
-    return data.taken(others), (x[index], y[index])
+    return data.taken(others), (take_rows(x, index), y[index])
 
 
 def _check_share(share: float) -> None:
@@ -171,7 +172,7 @@ def hold_out_tests(data: Dataset, share: float) -> tuple[Dataset, Pair]:
     units = len(y) if data.unit is None else len(np.unique(data.units))
     is_test = are_of_latest_units(data.time, data.units, count_of_tests(units, 1 - share))
     tests = torch.from_numpy(is_test)
-    return data.taken(np.flatnonzero(~is_test)), (x[tests], y[tests])
+    return data.taken(np.flatnonzero(~is_test)), (map_inputs(lambda t: t[tests], x), y[tests])
 
 
 def take_test_set(data: Dataset) -> tuple[Dataset, Pair]:

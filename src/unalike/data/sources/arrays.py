@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -15,9 +15,13 @@ KERAS = {"x_train": "train_x", "y_train": "train_y", "x_test": "test_x", "y_test
 """Names in the archives of Keras -> ours."""
 NAMES = (*KERAS, *KERAS.values(), "x", "y", "classes", "unit", "time", "task")
 GROUP_PREFIX = "group_"
+INPUT_PREFIXES = ("x_", "train_x_", "test_x_")
+"""The starts of the names of inputs that are several arrays; what follows is the name of one."""
 Arrays = tuple[np.ndarray, np.ndarray]
 """Inputs [N, ...] and labels [N, ...] as stored in a file."""
-SomeArrays = tuple[np.ndarray, np.ndarray | None]
+StoredInputs = np.ndarray | dict[str, np.ndarray]
+"""Inputs: one array, or several by their names."""
+SomeArrays = tuple[StoredInputs, np.ndarray | None]
 """The same, or inputs without labels."""
 
 
@@ -30,7 +34,8 @@ def read_npz(path: Path) -> Dataset:
     "hospital": one value per sample, training samples first. A text `unit` names the group whose values, such as
     patients, are never divided between training and test samples. `time` [N] are the moments of the samples: later ones test. A
     text `task` names the task of labels whose type does not imply it, such as "counts", "survival" or "segmentation"; an archive
-    for "next_token" or "reconstruction" needs no labels.
+    for "next_token" or "reconstruction" needs no labels. Inputs of several arrays are `x_image`, `x_row` and so on
+    (`train_x_image`, `test_x_image`): a dictionary with the names "image" and "row".
     """
     with reading(path, "an archive of plain arrays"):
         archive = np.load(path, allow_pickle=False)
@@ -43,7 +48,7 @@ def read_npz(path: Path) -> Dataset:
         arrays = {
             name: archive[name]
             for name in archive.files
-            if name in NAMES or name.startswith(GROUP_PREFIX)
+            if name in NAMES or name.startswith((GROUP_PREFIX, *INPUT_PREFIXES))
         }
         names = ", ".join(archive.files)
     return _dataset(path, arrays, names)
@@ -84,11 +89,11 @@ def joined(
         "task": task,
     }
     if test is None:
-        return Dataset(name, (images(train[0]), train[1]), **details)
-    if not _fit_together(train, test):
+        return Dataset(name, (_images(train[0]), train[1]), **details)
+    if not (_is_array(train[0]) and _is_array(test[0])) or not _fit_together(train, test):
         # `Dataset` reports arrays that do not fit together.
-        train = (images(train[0]), train[1])
-        test = (images(test[0]), test[1])
+        train = (_images(train[0]), train[1])
+        test = (_images(test[0]), test[1])
         return Dataset(name, train, test, **details)
     x = np.concatenate([train[0], test[0]])
     y = None
@@ -97,30 +102,49 @@ def joined(
     return Dataset.divided(name, images(x), y, len(train[0]), **details)
 
 
+def _is_array(x: StoredInputs) -> TypeGuard[np.ndarray]:
+    return not isinstance(x, dict)
+
+
+def _images(x: StoredInputs) -> StoredInputs:
+    """The inputs with `images` applied to each array."""
+    if isinstance(x, dict):
+        return {name: images(values) for name, values in x.items()}
+    return images(x)
+
+
 def _fit_together(train: SomeArrays, test: SomeArrays) -> bool:
     """Whether training and test arrays can be joined: of one kind and shape, with a label for each input."""
     for a, b in zip(train, test):
         if a is None or b is None:
             continue
+        if isinstance(a, dict) or isinstance(b, dict):
+            return False
         if a.dtype != b.dtype or a.shape[1:] != b.shape[1:]:
             return False
-    return all(y is None or (y.ndim > 0 and x.shape[:1] == y.shape[:1]) for x, y in (train, test))
+    return all(
+        y is None or (isinstance(x, np.ndarray) and y.ndim > 0 and x.shape[:1] == y.shape[:1])
+        for x, y in (train, test)
+    )
 
 
 def _dataset(path: Path, arrays: Mapping[str, np.ndarray], names: str) -> Dataset:
     """The data set of the arrays of a file or folder, which holds `names`."""
     arrays = {KERAS.get(name, name): values for name, values in arrays.items()}
-    part = "train_" if "train_x" in arrays else ""
+    inputs = {prefix: _inputs(path, arrays, prefix) for prefix in ("", "train_", "test_")}
+    part = "" if inputs["train_"] is None else "train_"
+    x = inputs[part]
+    test_x = inputs["test_"]
     has_labels = f"{part}y" in arrays
     # a task may make labels of the inputs, and says itself if it does not
-    if f"{part}x" not in arrays or not (has_labels or "task" in arrays):
+    if x is None or not (has_labels or "task" in arrays):
         raise UnalikeError(
             f"{path} holds {names}; expected train_x and train_y (and test_x, test_y), or x and y"
         )
-    train = (arrays[f"{part}x"], arrays.get(f"{part}y"))
-    if has_labels and ("test_x" in arrays) != ("test_y" in arrays):
+    train = (x, arrays.get(f"{part}y"))
+    if has_labels and (test_x is not None) != ("test_y" in arrays):
         raise UnalikeError(f"{path} holds {names}; expected test_x and test_y, or neither")
-    test = (arrays["test_x"], arrays.get("test_y")) if "test_x" in arrays else None
+    test = None if test_x is None else (test_x, arrays.get("test_y"))
     groups = {
         name.removeprefix(GROUP_PREFIX): values
         for name, values in arrays.items()
@@ -133,6 +157,23 @@ def _dataset(path: Path, arrays: Mapping[str, np.ndarray], names: str) -> Datase
         unit = str(arrays["unit"]) if "unit" in arrays else None
         task = str(arrays["task"]) if "task" in arrays else None
     return joined(path.stem, train, test, classes, groups, unit, arrays.get("time"), task)
+
+
+def _inputs(path: Path, arrays: Mapping[str, np.ndarray], part: str) -> StoredInputs | None:
+    """The inputs of a part of the samples; None if it has none. Raises `UnalikeError` for one array beside several with names."""
+    prefix = f"{part}x_"
+    several = {
+        name.removeprefix(prefix): values
+        for name, values in arrays.items()
+        if name.startswith(prefix)
+    }
+    one = arrays.get(f"{part}x")
+    if several and one is not None:
+        listed = ", ".join(prefix + name for name in several)
+        raise UnalikeError(
+            f"{path} holds {part}x beside {listed}; expected one array of inputs, or several that all have names"
+        )
+    return one if one is not None else several or None
 
 
 def _as_text(name: bytes | str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from unalike._utils.errors import UnalikeError
 from unalike.data.dataset import Dataset
-from unalike.data.other_libraries import stacked, stacked_labels
+from unalike.data.other_libraries import stacked_inputs, stacked_labels
 from unalike.data.sources.registry import registry
 from unalike.data.sources.table_files import tokens
 from unalike.data.table_encoding import Encoding
@@ -29,8 +29,8 @@ def hub(
 
     Column `x` holds images, rows, texts or tokens of one length, column `y` the labels: classes, numbers, masks as images, or a
     class for each token. `task` names their task where their type does not imply it; one such as `next_token` needs none, `y=None`.
-    Several text columns are joined by a space. `train` and
-    `test` name the splits (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
+    Several text columns are joined by a space; several others, such as `('input_ids', 'attention_mask')`, are a dictionary of
+    arrays. `train` and `test` name the splits (None: no test set); `length`, `vocabulary` and `encoding` are as for text files.
     Needs the extra: pip install 'unalike[hub]'.
 
     Raises `UnalikeError` without the package, the network, or such a split or column.
@@ -73,9 +73,12 @@ def of_tables(
         table = tables[split]
         if len(columns) == 1:
             inputs += list(table[columns[0]])
-        else:
+        elif isinstance(table[columns[0]][0], str):
             texts = [table[column] for column in columns]
             inputs += [" ".join(row) for row in zip(*texts)]
+        else:
+            arrays = [table[column] for column in columns]
+            inputs += [dict(zip(columns, row)) for row in zip(*arrays)]
         if y is not None:
             labels += list(table[y])
     count = len(tables[train][columns[0]])
@@ -83,7 +86,7 @@ def of_tables(
     if isinstance(inputs[0], str):
         samples, encoding = tokens(inputs, count, length, vocabulary, encoding)
     else:
-        samples = stacked(inputs, path)
+        samples = stacked_inputs(inputs, path)
         encoding = None
     name = path.split("/")[-1]
     if y is None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import join_rows
 from unalike.data import array_checks
 from unalike.data.client_data import ClientData
 from unalike.data.dataset import Dataset
@@ -94,7 +95,7 @@ def _of_clients(clients: Mapping[Any, Any], encoding: Encoding | None, **options
         array_checks.pair_for_any_task(value, f"client {name!r}")
         for name, value in zip(names, values)
     ]
-    x = np.concatenate([x for x, _ in pairs])
+    x = join_rows([x for x, _ in pairs])
     y = np.concatenate([y for _, y in pairs])
     clients_of_samples = np.repeat(names, [len(y) for _, y in pairs])
     return Dataset(

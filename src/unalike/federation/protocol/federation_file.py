@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
+from unalike.core.inputs import is_one_tensor, layout_of
 from unalike.core.option import Help, options_of, without_defaults
 from unalike.core.options import (
     FederationOptions,
@@ -111,6 +112,11 @@ class Schema:
     ) -> Self:
         """The schema of samples (x, y) of a task; `classes` are left out where the task takes none."""
         x, y = samples
+        if not is_one_tensor(x):
+            raise UnalikeError(
+                f"found samples of several arrays, {layout_of(x)}; the sites of a federation agree on samples of one array: join "
+                "the arrays to one [N, D] and take it apart in the model"
+            )
         return cls(
             shape=tuple(x.shape[1:]),
             classes=tuple(classes or ()) if task.takes_class_names else None,

@@ -12,6 +12,7 @@ import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
+from unalike.core.inputs import is_one_tensor, layout_of
 from unalike.core.option import options_of
 from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions
 from unalike.core.tasks.registry import find_task
@@ -92,6 +93,10 @@ def site_population(federation: Federation, number: int, data: ClientData) -> Po
     """The population as one site sees it: only it has samples. Raises `UnalikeError` for samples of another shape or type."""
     schema = federation.data
     own = Population.of([data], schema.names, schema.task)
+    if not is_one_tensor(own.x):
+        raise UnalikeError(
+            f"found samples of several arrays, {layout_of(own.x)}; expected one array, of shape {list(schema.shape)}"
+        )
     if own.input_shape != tuple(schema.shape) or own.x.is_floating_point() == schema.tokens:
         kinds = {True: "whole numbers", False: "floats"}
         found = f"samples of shape {list(own.input_shape)}, {kinds[not own.x.is_floating_point()]}"

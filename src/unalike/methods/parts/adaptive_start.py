@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from unalike.core import tree
+from unalike.core.inputs import first_rows
 from unalike.core.model import Model
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView
@@ -125,7 +126,7 @@ class AdaptiveStart(Personalizer):
         missing = max(1, round(self.sample * total))
         batches = []
         for batch in client.data.whole:
-            batches.append(Batch(batch.x[:missing], batch.y[:missing]))
+            batches.append(Batch(first_rows(batch.x, missing), batch.y[:missing]))
             missing -= len(batch.y)
             if missing <= 0:
                 break

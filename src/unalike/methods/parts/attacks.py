@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.inputs import one_tensor
 from unalike.core.privacy import normal_noise
 from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Batch, Tree
@@ -65,7 +66,7 @@ class Backdoor(Attack):
             )
         count = round(self.poisoned * len(data.y))
         rows = torch.from_numpy(generator.permutation(len(data.y))[:count])
-        x = data.x.clone()
+        x = one_tensor(data.x, self.name).clone()
         x[rows] = self.triggered(x[rows])
         y = data.y.clone()
         y[rows] = self.target

@@ -8,6 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import one_tensor
 from unalike.core.types import Batch, Tree
 from unalike.methods.part import part
 from unalike.methods.roles import Conditioner
@@ -55,7 +56,7 @@ class Conditional(Conditioner):
         return self.statistic == "pooled_pca"
 
     def describe(self, data: Batch, outputs: int | None) -> Tree:
-        x = data.x.flatten(1)
+        x = one_tensor(data.x, "conditional").flatten(1)
         if not x.is_floating_point():
             raise UnalikeError(
                 "conditional needs numbers or images, found tokens; use another method for text"

@@ -8,7 +8,9 @@ from torch import Tensor
 from torch.func import grad
 
 from unalike.core import tree
+from unalike.core.inputs import first_rows, map_inputs
 from unalike.core.model import Group, Model
+from unalike.core.nests import join_nests
 from unalike.core.types import Batch
 from unalike.core.views import ClientView
 from unalike.core.work import Work
@@ -132,7 +134,9 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     filled = second.weight.sum() > 0
     rows = len(second.y)
     return first, batch._replace(
-        x=torch.where(filled, second.x, first.x[:rows]),
+        x=join_nests(
+            [second.x, first_rows(first.x, rows)], lambda pair: torch.where(filled, *pair)
+        ),
         y=torch.where(filled, second.y, first.y[:rows]),
         weight=torch.where(filled, second.weight, first.weight[:rows]),
     )
@@ -140,7 +144,8 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
 
 def _every_second_row(batch: Batch, start: int) -> Batch:
     weight = None if batch.weight is None else batch.weight[start::2]
-    return batch._replace(x=batch.x[start::2], y=batch.y[start::2], weight=weight)
+    x = map_inputs(lambda t: t[start::2], batch.x)
+    return batch._replace(x=x, y=batch.y[start::2], weight=weight)
 
 
 @alias("fedsgd", "One full-batch gradient step per round (McMahan et al. 2017).")

@@ -236,7 +236,7 @@ def _fit(
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVING_EPOCHS, 0.5)
     batch = server.proxy
     buffers = server.settings.model.buffers
-    with seeds.isolated(_seed(server), batch.x.device), torch.enable_grad():
+    with seeds.isolated(_seed(server), batch.y.device), torch.enable_grad():
         for _ in range(epochs):
             z = _logits(server, params(), batch.x, buffers, training=True)
             loss = batch.mean(server.settings.task.losses(z, batch.y))

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import take_rows
 from unalike.core.types import Batch
 from unalike.methods.method import Method
 from unalike.methods.plan import PlanInputs, PlanSteps, Stage
@@ -42,7 +43,7 @@ class DataSharing(StagedPlan):
             )
         rng = seeds.generator(plan_inputs.seed, "data_sharing")
         rows = torch.from_numpy(balanced(proxy.y.cpu().numpy(), count, rng))
-        return Batch(proxy.x[rows], proxy.y[rows])
+        return Batch(take_rows(proxy.x, rows), proxy.y[rows])
 
 
 def balanced(y: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -15,6 +15,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from unalike._utils.seeds import generator
+from unalike.core.inputs import one_tensor
 from unalike.core.types import Batch, Tree
 from unalike.methods.client_query import ClientQuery, QueryInputs, client_query
 
@@ -156,7 +157,7 @@ def values(batch: Batch, of: Of, seed: int) -> Tensor:
     """The labels [n, 1], or the features along the random directions [n, R], on the CPU in float64."""
     if of == "labels":
         return batch.y.double().reshape(-1, 1).cpu()
-    x = batch.x.flatten(1).cpu()
+    x = one_tensor(batch.x, "a histogram of features").flatten(1).cpu()
     if x.is_floating_point():
         return x.double() @ _directions(x.shape[1], seed)
     # of a text: the mean over its words

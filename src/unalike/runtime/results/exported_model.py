@@ -8,6 +8,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
+from unalike.core.inputs import Inputs, is_one_tensor, layout_of, map_inputs, zeros_of
 from unalike.core.tasks.registry import find_task
 from unalike.core.tasks.task import Task
 from unalike.data.columns import MISSING
@@ -76,7 +78,7 @@ def export_model(
         "task": task.spec,
         "classes": classes,
         "output": _output(task, classes),
-        "input": {"shape": list(like.shape[1:]), "dtype": str(like.dtype).removeprefix("torch.")},
+        "input": _described(like),
     }
     if encoding is not None:
         facts["table"] = _table(encoding)
@@ -88,7 +90,8 @@ def export_model(
     template = jinja2.Template(
         SCRIPT_TEMPLATE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True
     )
-    write_bytes(path / SCRIPT_FILE, template.render(encoding=encoding).encode())
+    script = template.render(encoding=encoding, several_inputs=not is_one_tensor(like))
+    write_bytes(path / SCRIPT_FILE, script.encode())
     return path
 
 
@@ -110,15 +113,24 @@ class _Probabilities(nn.Module):
         self.predict = predict
         self.task = task
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Inputs) -> Tensor:
         logits = self.predict(x)
         chances = self.task.probabilities(logits)
         return self.task.predict(logits) if chances is None else chances
 
 
-def _example(predict: Predict, shape: Sequence[int]) -> Tensor:
+def _described(like: Inputs) -> Any:
+    """What the exported model takes, in plain values: shape and type of one tensor, or of each tensor of a tree."""
+    if not is_one_tensor(like):
+        return layout_of(like)
+    return {"shape": list(like.shape[1:]), "dtype": str(like.dtype).removeprefix("torch.")}
+
+
+def _example(predict: Predict, layout: Any) -> Inputs:
     """Two samples of zeros, of the type that the model takes: numbers or tokens."""
-    x = torch.zeros(2, *shape)
+    x = zeros_of(layout, 2)
+    if not is_one_tensor(x):
+        return x
     try:
         with torch.no_grad():
             predict(x)
@@ -127,18 +139,16 @@ def _example(predict: Predict, shape: Sequence[int]) -> Tensor:
     return x
 
 
-def _program(module: nn.Module, like: Tensor) -> torch.export.ExportedProgram:
+def _program(module: nn.Module, like: Inputs) -> torch.export.ExportedProgram:
     """The module as a program of torch.export for any number of samples, compared with the module on some of them."""
-    samples = {n: torch.cat([like] * n)[:n] for n in COMPARED_BATCHES}
-    if like.is_floating_point():
-        # other values in each sample, which a model that mixes samples up would show
-        for n, x in samples.items():
-            samples[n] = x + torch.linspace(-1, 1, x.numel()).reshape(x.shape)
+    samples = {n: map_inputs(partial(_unlike_samples, n), like) for n in COMPARED_BATCHES}
     try:
         with torch.no_grad():
             # first: a module may try something in its first call
             wanted = {n: module(x) for n, x in samples.items()}
-            any_number = ({0: torch.export.Dim("samples")},)
+            count = torch.export.Dim("samples")
+            first_dimension: Any = {0: count}
+            any_number = (map_inputs(lambda _: first_dimension, like),)
             program = torch.export.export(module.eval(), (samples[2],), dynamic_shapes=any_number)
             found = {n: program.module()(x) for n, x in samples.items()}
     except FAILURES as error:
@@ -158,6 +168,14 @@ def _program(module: nn.Module, like: Tensor) -> torch.export.ExportedProgram:
             )
     program.example_inputs = None
     return program
+
+
+def _unlike_samples(count: int, like: Tensor) -> Tensor:
+    """So many samples of zeros; numbers have other values in each, which a model that mixes samples up would show."""
+    x = like.new_zeros(count, *like.shape[1:])
+    if not x.is_floating_point():
+        return x
+    return x + torch.linspace(-1, 1, x.numel()).reshape(x.shape)
 
 
 def _table(encoding: Encoding) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.notebook import paragraph, table
 from unalike._utils.registry import figures
 from unalike.core import tree
+from unalike.core.inputs import layout_of, zeros_of
 from unalike.core.model import Model
 from unalike.core.tasks.registry import find_task
 from unalike.core.types import Tree
@@ -212,7 +213,7 @@ class Run:
         state = self._runner.state
         predict = self._prepared(client)
         population = state.population
-        samples = new_samples(data, population.encoding, population.input_shape, keep, data_dir)
+        samples = new_samples(data, population.encoding, layout_of(population.x), keep, data_dir)
         if client is None and state.is_personal:
             warn(shared_model_note(self.config))
         return samples.to(population.y.device).predictions(
@@ -485,7 +486,7 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
         names = directory.names or partition.names
         clusters = partition.clusters
     return Population(
-        x=torch.zeros(1, *data["input_shape"]),
+        x=zeros_of(data["input_shape"], 1),
         y=torch.zeros(1, dtype=task.label_type),
         train=Ragged.zeros(train_sizes),
         test=Ragged.zeros(test_sizes),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import Inputs, layout_of, map_inputs
 from unalike.core.tasks.task import TWO_CLASSES, Task
 from unalike.data import array_checks
 from unalike.data.columns import named_once, require_columns
@@ -45,14 +45,14 @@ class NewSamples:
     `targets` name the columns that are predicted, where these are several.
     """
 
-    x: Tensor
+    x: Inputs
     index: Any = None
     kept: dict[str, Any] = field(default_factory=dict)
     targets: Sequence[str] = ()
 
     def to(self, device: torch.device) -> NewSamples:
         """The same on a device."""
-        return replace(self, x=self.x.to(device))
+        return replace(self, x=map_inputs(lambda t: t.to(device), self.x))
 
     def predictions(
         self,
@@ -120,7 +120,7 @@ def _no_threshold(threshold: float, task: Task) -> UnalikeError:
 def new_samples(
     data: Any,
     encoding: Encoding | None,
-    shape: Sequence[int],
+    layout: Any,
     keep: Sequence[str] = (),
     data_dir: str | Path | None = None,
     date: Sequence[str] = (),
@@ -128,8 +128,8 @@ def new_samples(
 ) -> NewSamples:
     """The samples to predict.
 
-    The arguments are those of `Run.predict`, with the encoding of the run's table (None if its data was no table), the shape
-    of a sample, and of a file of a table the columns of `date` that it writes in its own way, and its `dialect` (see `opened`).
+    The arguments are those of `Run.predict`, with the encoding of the run's table (None if its data was no table), the `layout_of`
+    its samples, and of a file of a table the columns of `date` that it writes in its own way, and its `dialect` (see `opened`).
 
     Raises `UnalikeError` for a table that lacks columns, or where the run had none, and for samples of another
     shape.
@@ -152,10 +152,8 @@ def new_samples(
     if isinstance(data, str | Path):
         data = load(data, data_dir)
     x = data.merged()[0] if isinstance(data, Dataset) else array_checks.inputs(data, "the samples")
-    if list(x.shape[1:]) != list(shape):
-        raise UnalikeError(
-            f"the samples have shape {list(x.shape[1:])}, the model takes {list(shape)}"
-        )
+    if layout_of(x) != layout:
+        raise UnalikeError(f"the samples have shape {layout_of(x)}, the model takes {layout}")
     return NewSamples(x)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from unalike._utils import seeds
+from unalike.core.inputs import join_rows
 from unalike.core.types import Batch
 from unalike.core.views import StageSettings
 from unalike.data.population import Population
@@ -82,7 +83,7 @@ def _poisoned(
     x = [population.x]
     y = [population.y]
     train = [*population.train]
-    count = len(population.x)
+    count = len(population.y)
     for k in sorted(malicious):
         rng = seeds.generator(seed, attack.name, k)
         own_x, own_y = population[k].train
@@ -91,4 +92,4 @@ def _poisoned(
         y.append(poisoned.y)
         train[k] = np.arange(count, count + len(poisoned.y))
         count += len(poisoned.y)
-    return replace(population, x=torch.cat(x), y=torch.cat(y), train=Ragged.of(train))
+    return replace(population, x=join_rows(x), y=torch.cat(y), train=Ragged.of(train))

@@ -15,6 +15,7 @@ from unalike.core.inputs import (
     Inputs,
     first_rows,
     is_one_tensor,
+    layout_of,
     map_inputs,
     row_count,
     sample_shape,
@@ -48,6 +49,11 @@ EQUAL_OUTPUTS = 1e-4
 def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
     """The model that a user gave, and its name."""
     if isinstance(given, str):
+        if not is_one_tensor(population.x):
+            raise UnalikeError(
+                f"model={given!r} takes one array, found samples of {layout_of(population.x)}; give a torch.nn.Module whose "
+                "forward takes the tree of arrays"
+            )
         module = build_model(given, population.input_shape, population.outputs, seed)
         return Model(module), models.spelled(given)
     if isinstance(given, nn.Module):

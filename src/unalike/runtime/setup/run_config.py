@@ -14,7 +14,7 @@ from torch import nn
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
 from unalike._utils.version import __version__
-from unalike.core.inputs import is_one_tensor
+from unalike.core.inputs import is_one_tensor, layout_of, map_inputs
 from unalike.core.model import Model
 from unalike.core.option import without_defaults
 from unalike.core.options import cohort_size
@@ -141,7 +141,7 @@ class RunConfig:
         data: Config = {
             "fingerprint": self.population.fingerprint,
             "clients": len(self.population),
-            "input_shape": list(self.population.input_shape),
+            "input_shape": layout_of(self.population.x),
             "outputs": self.population.outputs,
             "task": self.population.task.spec,
             "classes": self.population.classes,
@@ -545,16 +545,18 @@ def _tensors(name: str, found: Pair | None, population: Population) -> TensorPai
         return None
     task = None if population.task_to_name is None else population.task
     x, y = array_checks.pair(found, name, task)
-    if tuple(x.shape[1:]) != population.input_shape:
-        shape = list(population.input_shape)
+    if layout_of(x) != layout_of(population.x):
         raise UnalikeError(
-            f"{name}: x has shape {list(x.shape)}; expected samples of shape {shape}, as the clients have"
+            f"{name}: x has samples of shape {layout_of(x)}; expected samples of shape {layout_of(population.x)}, as the clients "
+            "have"
         )
     if not len(y):
         raise UnalikeError(f"{name}: found no sample; expected some, or leave {name} out")
     array_checks.check_labels(population.task, y, population.classes, name)
-    x = x.to(population.x)
     y = y.to(population.y)
+    if not is_one_tensor(x):
+        return map_inputs(lambda t: t.to(y.device), x), y
+    x = x.to(population.x)
     if population.plan is not None and not x.is_floating_point():
         # as the partition did with the clients' own
         x = replace_untrained(x, trained_words(population))
