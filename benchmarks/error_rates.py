@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import stats
 
 from unalike.statistics.inference import family_tests, posterior_means, probability_best
-from unalike.statistics.moderated_t import ALPHA, holm, moderated_t
+from unalike.statistics.moderated_t import ALPHA, holm, levels_of_holm, moderated_t
 from unalike.statistics.verdicts import BETTER, EQUAL, WORSE, level_of_each_look, verdicts
 
 SEEDS, METHODS = (3, 5, 10), (2, 3, 4, 7, 12)
@@ -103,6 +103,37 @@ def overlapping(
     d[:, :, j] += effect * sd[j]
     found = [moderated(d, overlap=overlap) == BETTER for overlap in (SHARED / (1 - SHARED), 0.0)]
     return tuple(float((f[:, j] if effect else f.any(1)).mean()) for f in found)  # type: ignore[return-value]
+
+
+def gains_over_alone(
+    sets: int, seeds: int, effects: tuple[float, float], shared: bool
+) -> tuple[float, float, float]:
+    """The intervals of the answer to "together, or alone?", of two gains over `alone` at the levels of Holm's procedure.
+
+    `effects` are the true gains of pooling and of a method, in standard deviations of a difference; `shared`: seeds redraw test
+    samples of the same clients. Returns the shares of data sets whose first, whose second and whose intervals both cover the truth.
+    """
+    d, sd = differences(np.random.default_rng(seeds), sets, seeds, 2, "equal", "normal")
+    overlap = 0.0
+    if shared:
+        d = with_shared(np.random.default_rng(seeds + LAST), d, "equal")
+        overlap = SHARED / (1 - SHARED)
+    true = np.array(effects) * sd
+    d = d + true
+
+    # Each gain is a family of one, as in the report: [sets, gains, seeds, 1].
+    gains = d.transpose(0, 2, 1)[..., None]
+    p = moderated_t(gains, ALPHA, overlap).p[..., 0]
+    levels = np.array([levels_of_holm(of_set, ALPHA) for of_set in p])
+
+    # Of two gains, Holm tests one at half the level.
+    covers = np.zeros((sets, 2), bool)
+    for level in (ALPHA / 2, ALPHA):
+        found = moderated_t(gains, level, overlap)
+        inside = (found.low[..., 0] <= true) & (true <= found.high[..., 0])
+        covers |= inside & np.isclose(levels, level)
+    first, second = covers.mean(0)
+    return float(first), float(second), float(covers.all(1).mean())
 
 
 def chosen_gain(sets: int, seeds: int, methods: int) -> tuple[float, float, float, float, float]:
@@ -259,6 +290,16 @@ def new_rules(sets: int) -> None:
     ]
     print("\nFalse winners, %, if seeds are added that overlap", METHODS, rows)
     few = max(1, sets // 4)
+    rows = []
+    for effects in ((0.0, 0.0), (1.0, 0.0), (2.0, 2.0)):
+        for shared in (False, True):
+            cells = []
+            for n in SEEDS:
+                found = gains_over_alone(sets, n, effects, shared)
+                cells.append(" / ".join(f"{100 * share:.1f}" for share in found))
+            rows.append([str(effects), "a quarter" if shared else "nothing", *cells])
+    heads = [f"{n} seeds" for n in SEEDS]
+    _print("Intervals of two gains over alone, coverage, %", ["Gains", "Shared", *heads], rows)
     rows = [
         [str(m), str(n), *(f"{100 * x:.0f}" for x in found[:3]), *(f"{x:+.2f}" for x in found[3:])]
         for m in (4, 9)

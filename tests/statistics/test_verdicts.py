@@ -200,6 +200,14 @@ def test_adjusted_interval_of_the_best_covers_its_gain_and_the_shrunken_gain_is_
     assert where_better > 0.7 and shrunken < 0.6 * mean
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_intervals_of_gains_over_alone_cover_the_truth_at_the_levels_of_holm(rates, shared):
+    of_nothing = rates.gains_over_alone(SETS, 5, (0.0, 0.0), shared)
+    of_pooling = rates.gains_over_alone(SETS, 5, (1.0, 0.0), shared)
+    assert of_nothing[2] >= 0.95 - MARGIN, "both cover 0 where there is no gain"
+    assert min(of_nothing + of_pooling[:2]) >= 0.95 - MARGIN, "each covers the truth"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_probability_best_is_calibrated(rates, seeds):
