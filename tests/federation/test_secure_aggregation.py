@@ -307,6 +307,8 @@ def test_every_method_is_served_or_refused_with_its_reason():
         "ditto",
     } <= served
     assert not served & {"median", "multikrum", "trimmed_mean", "feddisco", "fedpac", "fedgh"}
+    # of a class that one site alone has, a sum by class is that site's
+    assert not served & {"feature_alignment", "fedproto", "creff"}
 
 
 # what the coordinator sees ---------------------------------------------------------------------------------------------

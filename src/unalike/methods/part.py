@@ -193,6 +193,11 @@ class Part:
 
     Without it: a coordinator leaves messages ten times the room of an update.
     """
+    updates_point_alike: ClassVar[bool] = False
+    """Drift is taken out of local steps, so that updates of honest clients point alike, however much their samples differ.
+
+    Without it: a coordinator compares the directions of large updates alone.
+    """
     sums_sent: ClassVar[bool] = False
     """`finish` is given the model that the server decodes from the upload.
 

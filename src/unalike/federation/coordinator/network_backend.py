@@ -36,7 +36,7 @@ from unalike.federation.coordinator.secure_aggregation import (
     MaskedSum,
     SecureAggregation,
 )
-from unalike.federation.coordinator.update_directions import UpdateDirections
+from unalike.federation.coordinator.update_directions import OpposingSites, UpdateDirections
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import ChooseRequest, QueryRequest, StepRequest
@@ -275,6 +275,11 @@ class NetworkStage:
 
         changes = [message_of(part.name) for part in stage.method.parts if part.sends_changes]
         self._norm_guard = NormGuard(mailbox.federation.guard, changes)
+        self._opposing_sites = OpposingSites()
+        self._compared: list[str] = []
+        """The objects whose directions are compared in every round."""
+        if mailbox.federation.guard and any(p.updates_point_alike for p in stage.method.parts):
+            self._compared = ["update", *changes]
         self._norms: dict[str, Norms] = {}
         """The norms of the round that the models come from."""
         self._shares: dict[int, float] = {}
@@ -470,6 +475,26 @@ class NetworkStage:
                     f"the norm of its {what} is {norms[site][what]:.4g}; it counts with {norm:.4g}"
                 )
                 self.mailbox.report("scaled down", site, why)
+        return self._without_opposing(directions, counted)
+
+    def _without_opposing(
+        self, directions: UpdateDirections, norms: Mapping[str, Norms]
+    ) -> dict[str, Norms]:
+        """Scale what a site sends against the others, in the mean over the rounds, to 0. Returns the norms of what still counts."""
+        self._opposing_sites.add(directions.cosines(self._compared))
+        counted = dict(norms)
+        for site in norms:
+            client = self.mailbox.client_of[site]
+            for what in self._compared:
+                cosine = self._opposing_sites.mean_cosine(what, site)
+                if not cosine:
+                    continue
+                self._update_store.scale(client, {what: 0.0})
+                self._shares[client] = 0.0
+                # A norm of 0 would count for what is usual.
+                counted[site] = {name: n for name, n in counted[site].items() if name != what}
+                why = f"its {what} points against the others, with a mean cosine of {cosine:.2f}"
+                self.mailbox.report("scaled down", site, f"{why}; it counts with 0")
         return counted
 
     def _directions(self, norms: Mapping[str, Norms]) -> UpdateDirections:
@@ -761,6 +786,7 @@ class NetworkStage:
         own_facts = {
             "ahead": ahead,
             "norms": dict(self._norm_guard.seen),
+            "cosines": dict(self._opposing_sites.cosines),
             "latest": {"norms": self._norms, "best_loss": min(self._best_loss, LARGEST_LOSS_SUM)},
             "shares": list(self._shares.items()),
             "holds": list(self._digests.items()),
@@ -771,6 +797,7 @@ class NetworkStage:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         self._norm_guard.seen = facts[0].get("norms", {})
+        self._opposing_sites.cosines = facts[0].get("cosines", {})
         latest = facts[0].get("latest", {"norms": {}, "best_loss": inf})
         self._norms = latest["norms"]
         self._best_loss = latest["best_loss"]

@@ -1,6 +1,8 @@
-"""Whether an update points against the others of its round, by which the norm guard gives it less room."""
+"""Whether an update points against the others of its round, or those of a site against the others in round after round."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from math import sqrt
 
 from unalike.core import tree
 from unalike.core.types import Tree
@@ -8,6 +10,44 @@ from unalike.training.server.norm_guard import Norms, Objects
 
 LEAST_COMPARED_SITES = 5
 """With fewer sites in a group the directions of the others say little: an honest one of three points against both now and then."""
+
+LEAST_COMPARED_ROUNDS = 3
+"""Rounds before the mean of a site's cosines says anything: in the first one drift is not yet taken out."""
+
+OPPOSED_COSINE = -0.25
+"""The mean cosine below which a site opposes the others where honest updates point alike."""
+
+Cosines = Mapping[str, Mapping[str, float]]
+"""Object -> site -> the cosine between what it sent and the sum of the others' directions."""
+
+
+class OpposingSites:
+    """Sites whose updates, or changes, point against those of the others over the rounds.
+
+    A site opposes where the mean of its cosines is below `OPPOSED_COSINE` after `LEAST_COMPARED_ROUNDS` rounds. This holds for
+    methods whose parts take drift out (`updates_point_alike`) alone: without, the updates of a model that has converged add up to
+    zero, so that each honest one points against the sum of the others.
+    """
+
+    def __init__(self) -> None:
+        self.cosines: dict[str, dict[str, list[float]]] = {}
+        """Object -> site -> the number of its rounds, and the sum of its cosines."""
+
+    def add(self, cosines: Cosines) -> None:
+        """Take in a round."""
+        for what, cosine_of in cosines.items():
+            sums = dict(self.cosines.get(what, {}))
+            for site, cosine in cosine_of.items():
+                rounds, total = sums.get(site, [0, 0.0])
+                sums[site] = [rounds + 1, total + cosine]
+            self.cosines[what] = sums
+
+    def mean_cosine(self, what: str, site: str) -> float:
+        """The mean cosine of what a site that opposes sent; 0 for one that does not, or not yet."""
+        rounds, total = self.cosines.get(what, {}).get(site, [0, 0.0])
+        if rounds < LEAST_COMPARED_ROUNDS or total >= OPPOSED_COSINE * rounds:
+            return 0.0
+        return total / rounds
 
 
 class UpdateDirections:
@@ -36,6 +76,21 @@ class UpdateDirections:
         # The sum over all sites has the site's own direction, whose inner product with its update is the update's norm.
         with_all = tree.dot(self._object(site, what), self._sum(group, what))
         return float(with_all) < self._norms[site][what]
+
+    def cosines(self, whats: Collection[str]) -> Cosines:
+        """The cosines between u_k and sum over the other sites j of u_j / ||u_j||, of sites in groups of `LEAST_COMPARED_SITES`."""
+        cosines: dict[str, dict[str, float]] = defaultdict(dict)
+        for what in whats:
+            for site, group in self._group_of.items():
+                norm = self._norms[site].get(what, 0.0)
+                if len(group) < LEAST_COMPARED_SITES or not norm:
+                    continue
+                total = self._sum(group, what)
+                with_all = float(tree.dot(self._object(site, what), total)) / norm
+                # Without the site's own direction, which has length 1.
+                square = float(tree.dot(total, total)) - 2 * with_all + 1
+                cosines[what][site] = (with_all - 1) / sqrt(square) if square > 0 else 0.0
+        return cosines
 
     def _sum(self, group: Collection[str], what: str) -> Tree:
         """The sum of the directions of a group's sites."""

@@ -509,7 +509,8 @@ class SiteWorker:
             outcome = "did not count: the coordinator refused it, or it came late, as its log says"
         elif step.share < 1:
             share = f"{step.share:.2g} of its size"
-            outcome = f"counted with {share}: it was much larger than those of the others"
+            why = "it was much larger than those of the others, or against them"
+            outcome = f"counted with {share}: {why}"
         if outcome:
             self.log(
                 f"round {sent + 1}: the update of this site {outcome}. Columns in other units are a usual reason: compare "

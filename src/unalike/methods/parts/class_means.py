@@ -8,6 +8,9 @@ from torch import Tensor
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView
 
+SUMS_OF_CLASSES = "sums over the samples of each class, which a single site may have"
+"""What a secure aggregation says of parts that send them: the sum of such a class is that site's own."""
+
 
 class ClassFeatures(NamedTuple):
     """Statistics of all local samples by class: their number [C], the mean of their features [C, D] (0 without samples), and the

@@ -30,6 +30,7 @@ class ControlVariates(Correction, ServerStep):
     """
 
     sends_changes: ClassVar[bool] = True
+    updates_point_alike: ClassVar[bool] = True
 
     option: Literal[1, 2] = 2
     server_lr: Annotated[NonNegativeFloat, LogRange(0.1, 3)] = 1.0

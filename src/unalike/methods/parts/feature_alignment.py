@@ -11,7 +11,7 @@ from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, ServerView, StageSettings
 from unalike.methods.part import part
-from unalike.methods.parts.class_means import class_features, membership
+from unalike.methods.parts.class_means import SUMS_OF_CLASSES, class_features, membership
 from unalike.methods.roles import Objective
 from unalike.methods.search_space import LogRange
 
@@ -46,7 +46,7 @@ class FeatureAlignment(Objective):
     needs_of_task: ClassVar[str] = CLASS_LOGITS
     needs_data = True
     special_group = "body"
-    sums_stay_alike = True
+    sums_show_clients = SUMS_OF_CLASSES
 
     def server_open(self, settings: StageSettings) -> Tree:
         width, classes = settings.model.head_size

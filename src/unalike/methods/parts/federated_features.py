@@ -16,7 +16,7 @@ from unalike.core.types import Tree
 from unalike.core.views import ClientView, ServerView, StageSettings
 from unalike.methods.method import alias
 from unalike.methods.part import part
-from unalike.methods.parts.class_means import membership
+from unalike.methods.parts.class_means import SUMS_OF_CLASSES, membership
 from unalike.methods.roles import Personalizer
 from unalike.methods.search_space import LogRange, OneOf
 
@@ -58,6 +58,7 @@ class FederatedFeatures(Personalizer):
     needs_data = True
     special_group = "head"
     predicts_as_received = True
+    sums_show_clients = SUMS_OF_CLASSES
 
     samples: Annotated[PositiveInt, OneOf(10, 100)] = 100
     steps: NonNegativeInt = 100
