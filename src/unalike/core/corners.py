@@ -24,7 +24,7 @@ def mean_of_corners(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tenso
         A tensor as large as the largest along each dimension.
     """
     first = tensors[0]
-    largest = [max(sizes) for sizes in zip(*(t.shape for t in tensors), strict=True)]
+    largest = torch.tensor([t.shape for t in tensors]).amax(0).tolist()
     total = first.new_zeros(largest)
     mass = first.new_zeros(largest)
     for t, share in zip(tensors, shares, strict=True):

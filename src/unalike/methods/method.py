@@ -414,8 +414,8 @@ class Method(Plan):
     def check_unlike(self, networks: Mapping[str, Model]) -> None:
         """Raise `UnalikeError` where clients have these networks by name, and a part needs equal ones."""
         advice = (
-            "clients of unlike networks can share prototypes ('fedproto'), a head of one shape ('lg_fedavg'), or submodels "
-            "('heterofl'); see docs/how_to/unlike_networks.md"
+            "clients of unlike networks can share prototypes ('fedproto'), logits on public samples ('fedmd'), a head of one "
+            "shape ('lg_fedavg'), or submodels ('heterofl'); see docs/how_to/unlike_networks.md"
         )
         needy = [p.name for p in self.parts if p.unlike_networks == "refused"]
         if needy:

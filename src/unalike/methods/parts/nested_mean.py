@@ -8,7 +8,10 @@ from unalike.methods.part import part
 from unalike.methods.roles import LinearAggregator
 
 
-@alias("heterofl", "Narrow networks are corners of wide ones, and each entry the mean of those that have it (Diao et al. 2021).")
+@alias(
+    "heterofl",
+    "Narrow networks are corners of wide ones, and each entry the mean of those that have it (Diao et al. 2021).",
+)
 @part
 class NestedMean(LinearAggregator):
     """w[i] <- w[i] + sum_k p_k u_k[i] / sum_k p_k over the clients k whose network has entry i (HeteroFL, Diao et al. 2021, eq. 2).

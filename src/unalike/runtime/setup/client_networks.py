@@ -38,8 +38,8 @@ class Networks:
     Attributes:
         models: Name -> model, as `ua.run` takes one.
         rule: "shares(of=(0.7, 0.3))", drawn by the seed of the run; "names(patterns=('ward-*', '*'))", the first network with a
-            pattern that the client's name fits; or "clusters(of=((0, 1), (2,)))", by the cluster of the client in the partition. Each
-            has one entry for each network, in order.
+            pattern that the client's name fits; or "clusters(of=((0, 1), (2,)))", by the client's cluster in the partition. Each has
+            one entry for each network, in order.
     """
 
     models: Mapping[str, ModelLike]
@@ -57,7 +57,7 @@ class Networks:
         return str(Call(SPEC_NAME, texts | {"rule": self.rule}))
 
     def clients(self, population: Population, seed: int) -> dict[str, tuple[int, ...]]:
-        """Name of a network -> numbers of its clients. Raises `UnalikeError` for a client without one, and a network without any."""
+        """Name of a network -> numbers of its clients. Raises `UnalikeError` for a client or a network without the other."""
         call = parse_one(self.rule)
         chosen = rules.build(call, population=population, networks=len(self.models), seed=seed)
         without = np.flatnonzero(chosen < 0).tolist()

@@ -141,7 +141,7 @@ class RunConfig:
     def _described_model(self) -> Config:
         """The model in plain values: a fingerprint of its initial values, and of a module of the user's its structure."""
         values = fingerprint(self.model.params | self.model.buffers)
-        described = {"name": self.model_text, "fingerprint": values}
+        described: Config = {"name": self.model_text, "fingerprint": values}
         if self._own_module is not None:
             described["structure"] = structure_hash(self._own_module)
         if self.models is not None and self.groups is not None:

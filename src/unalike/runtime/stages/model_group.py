@@ -172,9 +172,7 @@ class ModelGroup:
     def move(self, gathered: Gathered) -> None:
         """Make the server step of a round."""
         round_number = self.state.round
-        self.state = move(
-            self.method, self.settings, self.state, gathered.arrivals, self.members
-        )
+        self.state = move(self.method, self.settings, self.state, gathered.arrivals, self.members)
         # Where no states are kept here, a million clients would be counted for nothing.
         if gathered.updates is not None and not self.client_states.empty:
             self.accept(gathered.updates, round_number)
