@@ -61,7 +61,10 @@ FAMILIES = {
     "aggregation": Family(
         "Weights and aggregation rules",
         "The weighted mean is replaced by other weights or another rule.",
-        ("uniform", "feddisco", "ldawa", "fedlama", "fedsa", "fedpake", "fedlaw", "feddf"),
+        (
+            *("uniform", "feddisco", "ldawa", "fedlama", "fedsa", "fedpake", "fedlaw", "feddf"),
+            "heterofl",
+        ),
     ),
     "fair": Family(
         "Fair objectives",
@@ -106,7 +109,7 @@ FAMILIES = {
         "Each client is evaluated with a model of its own.",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
-            *("lg_fedavg", "fedproto", "fedrod", "fedamp", "creff"),
+            *("lg_fedavg", "fedproto", "fedmd", "consensus", "fedrod", "fedamp", "creff"),
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),

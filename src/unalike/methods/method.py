@@ -420,7 +420,8 @@ class Method(Plan):
         needy = [p.name for p in self.parts if p.unlike_networks == "refused"]
         if needy:
             raise UnalikeError(
-                f"{' and '.join(needy)}: found networks that differ, {', '.join(networks)}, and expected one for all clients; {advice}"
+                f"{' and '.join(needy)}: found networks that differ, {', '.join(networks)}, expected one for all clients; "
+                f"{advice}"
             )
         if self.aggregator.unlike_networks == "corners":
             return

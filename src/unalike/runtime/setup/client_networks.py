@@ -38,8 +38,8 @@ class Networks:
     Attributes:
         models: Name -> model, as `ua.run` takes one.
         rule: "shares(of=(0.7, 0.3))", drawn by the seed of the run; "names(patterns=('ward-*', '*'))", the first network with a
-            pattern that the client's name fits; or "clusters(of=((0, 1), (2,)))", by the client's cluster in the partition. Each has
-            one entry for each network, in order.
+            pattern that the client's name fits; or "clusters(of=((0, 1), (2,)))", by the client's cluster in the partition. Each
+            has one entry for each network, in order.
     """
 
     models: Mapping[str, ModelLike]
