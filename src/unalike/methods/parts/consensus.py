@@ -27,11 +27,12 @@ class Consensus(Personalizer):
     """`steps` times v <- v - lr grad mean_b |f_v(x_b) - f(x_b)|, f = mean_k f_k ("digest", FedMD, Li and Wang 2019, algorithm 1).
 
     x_b are the samples at the server (`proxy`), which every client has, too. Local training follows ("revisit"). Then a client
-    sends its logits f_k for them [M, C]; the server takes their mean over the clients of the round, which the next round begins with. In the
-    first round there is nothing to digest. steps = 0 is the method without this part.
+    sends its logits f_k for them [M, C]; the server takes their mean over the clients of the round, which the next round begins
+    with. In the first round there is nothing to digest. steps = 0 is the method without this part.
 
-    A step takes all public samples, in evaluation mode; the paper takes batches of a subset that is drawn anew. Its
-    training on the public labels before the first round is left out. With `private` parameters, as in `fedmd`, clients may have unlike networks.
+    A step takes all public samples, in evaluation mode; the paper takes batches of a subset that is drawn anew. Its training on
+    the public labels before the first round is left out. With `private` parameters, as in `fedmd`, clients may have unlike
+    networks.
     """
 
     has_own_name: ClassVar[bool] = True
