@@ -77,6 +77,7 @@ FAMILIES = {
             "fedex_lora",
             "fedbuff",
             "fedasync",
+            "heterofl",
         ),
     ),
     "fair": Family(
@@ -122,7 +123,8 @@ FAMILIES = {
         "Each client is evaluated with a model of its own.",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
-            *("lg_fedavg", "fedproto", "fedrod", "fedamp", "creff", "fedsa_lora"),
+            *("lg_fedavg", "fedproto", "fedmd", "consensus", "fedrod", "fedamp", "creff"),
+            "fedsa_lora",
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),

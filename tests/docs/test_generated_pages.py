@@ -16,3 +16,11 @@ def test_methods_pages_equal_output_of_their_script():
     )
     written = {page.name: page.read_text() for page in (DOCS / "methods").glob("*.md")}
     assert json.loads(made.stdout) == written
+
+
+def test_table_of_unlike_networks_equals_output_of_its_script():
+    script = "import make_unlike_networks as m; print(m.page(m.PAGE.read_text()), end='')"
+    made = subprocess.run(
+        [sys.executable, "-c", script], cwd=DOCS, capture_output=True, text=True, check=True
+    )
+    assert made.stdout == (DOCS / "how_to" / "unlike_networks.md").read_text()

@@ -15,7 +15,7 @@ SITES_ONLY = {
 } | {
     name: "which only a simulation carries out"
     for name, m in METHODS.items()
-    if m.attack is not None
+    if any(p.simulated_only for p in m.parts)
 }
 """Methods that cannot run while data stay on the sites, and words of the refusal."""
 FEW = ((20, 8), (12, 6))

@@ -178,6 +178,10 @@ class Model:
     def starting_from(self, entries: Tree) -> Model:
         """The same model with the values of these state-dict entries as initial values; the others keep theirs."""
         values = {self._entries[entry]: t.detach().clone() for entry, t in entries.items()}
+        return self.with_initial(values)
+
+    def with_initial(self, values: Tree) -> Model:
+        """The same model with these initial values of parameters and buffers; the others keep theirs."""
         model = copy.copy(self)
         model.params = {name: values.get(name, t) for name, t in self.params.items()}
         model.buffers = {name: values.get(name, t) for name, t in self.buffers.items()}

@@ -13,6 +13,7 @@ from unalike.methods.part import registry
 from unalike.methods.parts.adaptive_bias import AdaptiveBias
 from unalike.methods.parts.attentive_models import AttentiveModels
 from unalike.methods.parts.combined_heads import CombinedHeads
+from unalike.methods.parts.consensus import Consensus
 from unalike.methods.parts.control_variates import ControlVariates, ControlVariatesAfterMomentum
 from unalike.methods.parts.discounted_mean import DiscountedMean, ModelMixing
 from unalike.methods.parts.dynamic_regularization import DynamicRegularizer
@@ -187,6 +188,12 @@ def fedpac(lam: float = 1.0, epochs: int = 1, scored: Literal["own", "combined"]
 def fedproto(lam: float = 1.0) -> Method:
     """Clients keep their models and share the mean features of each class (Tan et al. 2022)."""
     return Method(Private("all"), FeatureAlignment(lam=lam, counting="clients"))
+
+
+@method
+def fedmd(steps: int = 5, lr: float = 0.1) -> Method:
+    """Clients keep their models and learn from their mean logits on public samples (Li and Wang 2019)."""
+    return Method(Private("all"), Consensus(steps=steps, lr=lr))
 
 
 @method

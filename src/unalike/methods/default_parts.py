@@ -18,6 +18,7 @@ class TaskLoss(TaskObjective):
     """
 
     takes_loss: ClassVar[bool] = True
+    unlike_networks = "equal shapes"
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         return client.task_loss(client.out(batch), batch)
@@ -26,6 +27,8 @@ class TaskLoss(TaskObjective):
 @part
 class BySize(BaseWeights):
     """p_k = n_k / sum_j n_j over the clients of the round: every sample counts the same."""
+
+    unlike_networks = "equal shapes"
 
     def weights(self, cohort: Cohort) -> Tensor:
         return cohort.sizes / cohort.sizes.sum()
@@ -37,6 +40,8 @@ class BySize(BaseWeights):
 @part
 class Mean(LinearAggregator):
     """w+ = w + sum_k p_k (w_k - w): the weighted mean of the clients' models."""
+
+    unlike_networks = "equal shapes"
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         return weights

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, get_type_hints
 
@@ -428,6 +428,36 @@ class Method(Plan):
                     )
                 shared[name] = facts[name]
         return shared
+
+    def check_unlike(self, networks: Mapping[str, Model]) -> None:
+        """Raise `UnalikeError` where clients have these networks by name, and a part needs equal ones."""
+        advice = (
+            "clients of unlike networks can share prototypes ('fedproto'), logits on public samples ('fedmd'), a head of one "
+            "shape ('lg_fedavg'), or submodels ('heterofl'); see docs/how_to/unlike_networks.md"
+        )
+        needy = [p.name for p in self.parts if p.unlike_networks == "refused"]
+        if needy:
+            raise UnalikeError(
+                f"{' and '.join(needy)}: found networks that differ, {', '.join(networks)}, expected one for all clients; "
+                f"{advice}"
+            )
+        if self.aggregator.unlike_networks == "corners":
+            return
+        first, *_ = networks
+        for name, model in networks.items():
+            shapes = self._shared_shapes(model)
+            wanted = self._shared_shapes(networks[first])
+            differing = [n for n in {**wanted, **shapes} if wanted.get(n) != shapes.get(n)]
+            if differing:
+                parameter = differing[0]
+                raise UnalikeError(
+                    f"{self!r} averages {parameter}, which has the shape {wanted.get(parameter, 'of no parameter')} in the network "
+                    f"{first!r} and {shapes.get(parameter, 'that of no parameter')} in {name!r}; expected equal shapes: {advice}"
+                )
+
+    def _shared_shapes(self, model: Model) -> dict[str, list[int]]:
+        """Name -> shape of the parameters that are averaged."""
+        return {n: [*model.params[n].shape] for n in self.shared_names(model.params, model)}
 
     def check_task(self, task: Task) -> None:
         """Raise `UnalikeError` for a task that a part is not defined for."""

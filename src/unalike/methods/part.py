@@ -253,6 +253,12 @@ class Part:
 
     Without it: an update that is not finite is refused, and the client named.
     """
+    unlike_networks: ClassVar[Literal["refused", "equal shapes", "corners"]] = "refused"
+    """Where clients' networks differ, its server half works with what has "equal shapes" in all of them, or also with the leading
+    "corners" of larger tensors.
+
+    Without it: such clients are refused.
+    """
     simulated_only: ClassVar[str] = ""
     """What no real federation does, such as "an attack". `Attack` has it.
 

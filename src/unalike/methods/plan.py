@@ -32,6 +32,8 @@ class PlanInputs:
         clusters: Number of the true cluster of each client, if known.
         proxy: Samples on the server, if the user gave any.
         task: Task of the labels.
+        groups: Name of a network -> numbers of the clients that have it; None: all have one.
+        models: Name of a network -> its model; None: there is one.
     """
 
     clients: int
@@ -42,6 +44,8 @@ class PlanInputs:
     clusters: Sequence[int] | None = None
     proxy: Batch | None = None
     task: Task = ASSUMED_TASK
+    groups: dict[str, tuple[int, ...]] | None = None
+    models: Mapping[str, Model] | None = None
 
 
 States = Mapping[str, ServerState]
@@ -62,6 +66,7 @@ class Stage:
         method: The method.
         rounds: Number of rounds.
         groups: Group name -> client numbers; None for one group of all clients.
+        models: Group name -> its model, where clients have unlike networks. What they have in common is averaged over all groups.
         pooled: Train on the union of each group's data as if it were one client.
         trained: False: nobody trains; the model in `start`, which the server made, is evaluated and recorded.
         model: Architecture of the stage; None for that of the run.
@@ -83,6 +88,7 @@ class Stage:
     shared: Batch | None = None
     chooses: ClientQuery | None = None
     until: Callable[[States], bool] = never
+    models: Mapping[str, Model] | None = None
 
     def members(self, clients: int) -> Mapping[str, Sequence[int]]:
         """Group -> numbers of its clients; with `chooses`, of the clients that may choose the group."""
@@ -100,6 +106,13 @@ class Stage:
             # a pooled stage has one client, which owns the shared buffers
             buffers="average" if self.pooled else run.buffers,
         )
+
+    def group_settings(self, settings: StageSettings, number: int, group: str) -> StageSettings:
+        """The settings of a group, the `number`-th of the stage, from those of the stage."""
+        model = settings.model
+        if self.models is not None:
+            model = self.models[group].at(model.precision)
+        return replace(settings, group=number, model=model)
 
     def received_buffers(self, settings: StageSettings) -> list[str]:
         """The names of the buffers that clients receive in a round.
@@ -252,7 +265,13 @@ def steps_of(plan: Plan, plan_inputs: PlanInputs) -> PlanSteps:
     if isinstance(plan, StagedPlan):
         yield from plan.stages(plan_inputs)
     else:
-        yield Stage("train", as_method(plan), plan_inputs.rounds)
+        yield Stage(
+            "train",
+            as_method(plan),
+            plan_inputs.rounds,
+            groups=plan_inputs.groups,
+            models=plan_inputs.models,
+        )
 
 
 def method_of(plan: Plan) -> Method:

@@ -33,7 +33,8 @@ from unalike.runtime.records.history import History, Row
 from unalike.runtime.records.recording import Hook
 from unalike.runtime.records.run_directory import RunDirectory
 from unalike.runtime.run_recorder import Run, RunRecorder
-from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
+from unalike.runtime.setup.client_networks import ModelOrNetworks
+from unalike.runtime.setup.given_model import note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.setup.run_options import check_inputs, named_plan, with_loss
 from unalike.runtime.shortfalls import lost_buffers, shortfalls
@@ -64,7 +65,7 @@ def run(
     split: float | str | None = None,
     val: float = 0.0,
     folds: int | None = None,
-    model: ModelLike = "mlp",
+    model: ModelOrNetworks = "mlp",
     rounds: int = 50,
     start: str | Path | None = None,
     start_partial: bool = False,
@@ -313,18 +314,31 @@ def _aggregate(clients: StageBackend, updates: RoundUpdates, result: RoundResult
     result.lost = dict(updates.lost)
     result.local = dict(updates.local)
     result.client_seconds = dict(updates.client_seconds)
+    gathered = {}
     for name, group in stage.groups.items():
-        values = group.state.params | group.state.buffers
-        with notes_about(name), untouched(stage.method, values):
+        with _of_group(stage, name):
             # a group of which no client takes part counts the round, too, and may act in it
-            group_round = group.advance(updates.groups.get(name))
-            if group_round is not None:
-                result.add(name, group_round)
+            gathered[name] = group.gather(updates.groups.get(name))
+
+    # What groups share crosses between them before any of them moves.
+    for name, of_group in stage.exchange(gathered).items():
+        with _of_group(stage, name):
+            stage.groups[name].move(of_group)
+        if of_group.outcome is not None:
+            result.add(name, of_group.outcome)
     # only now is the round sure to count: what held the updates may go
     updates.complete()
     if stage.method.hides_client_numbers:
         result.train_loss = float("nan")
     result.seconds = updates.seconds + clients.clock() - started
+
+
+@contextmanager
+def _of_group(stage: StageState, name: str) -> Iterator[None]:
+    """Mark the notes of this block as those of a group, whose values nothing may write over."""
+    state = stage.groups[name].state
+    with notes_about(name), untouched(stage.method, state.params | state.buffers):
+        yield
 
 
 def _close_round(clients: StageBackend, index: int, recorder: RunRecorder) -> RoundUpdates | None:

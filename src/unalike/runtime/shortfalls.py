@@ -83,7 +83,9 @@ def setup_of(state: StageState, run_config: RunConfig) -> Setup:
     sizes = state.population.sizes
     clients = len(state.eligible)
     smallest_group = clients
-    if state.stage.groups is not None and state.stage.chooses is None:
+    # groups of unlike networks average with each other
+    is_divided = state.stage.groups is not None and state.stage.models is None
+    if is_divided and state.stage.chooses is None:
         with_samples = [(sizes[list(ids)] > 0).sum() for ids in state.all_members.values()]
         smallest_group = int(min(with_samples))
     share = state.cohort_size / clients

@@ -205,6 +205,21 @@ def stage_wire(stage: Stage, settings: StageSettings, context: Context, clients:
     return items + begin_wire(stage, settings.model)
 
 
+def networks_wire(
+    stage: Stage, settings: StageSettings, facts: Callable[[Method], Context], clients: int
+) -> list[Item]:
+    """`stage_wire`, where clients have unlike networks with the items of each network under its name."""
+    context = facts(stage.method)
+    if stage.models is None:
+        return stage_wire(stage, settings, context, clients)
+    items = []
+    for number, name in enumerate(stage.models):
+        of_network = stage.group_settings(settings, number, name)
+        for item in stage_wire(stage, of_network, context, clients):
+            items.append(item._replace(what=f"{name}: {item.what}"))
+    return items
+
+
 def begin_wire(stage: Stage, model: Model) -> list[Item]:
     """List what every client is sent once, at the beginning of a stage."""
     if stage.pooled:
@@ -257,8 +272,7 @@ def plan_wire(
     items = []
     for index, step in enumerate(steps):
         if isinstance(step, Stage):
-            of_stage = step.settings(settings, index)
-            step_items = stage_wire(step, of_stage, facts(step.method), clients)
+            step_items = networks_wire(step, step.settings(settings, index), facts, clients)
         else:
             step_items = query_wire(step, settings)
         items += [in_plan(step, item, several=len(steps) > 1) for item in step_items]
@@ -294,8 +308,9 @@ def untrained(
     settings = stage.settings(settings)
     start = stage.start or {}
     states = {}
-    for name in groups or stage.members(plan_inputs.clients):
-        states[name] = initial_server_state(stage.method, settings, start.get(name))
+    for number, name in enumerate(groups or stage.members(plan_inputs.clients)):
+        of_group = stage.group_settings(settings, number, name)
+        states[name] = initial_server_state(stage.method, of_group, start.get(name))
     return StageResults(states, stage.rounds)
 
 

@@ -47,6 +47,7 @@ class FeatureAlignment(Objective):
     needs_data = True
     special_group = "body"
     sums_show_clients = SUMS_OF_CLASSES
+    unlike_networks = "equal shapes"
 
     def server_open(self, settings: StageSettings) -> Tree:
         width, classes = settings.model.head_size

@@ -73,6 +73,7 @@ class HeadFirst(Personalizer):
     """
 
     epochs: Annotated[PositiveInt, OneOf(1, 5, 10)] = 10
+    unlike_networks = "equal shapes"
 
     def phases(self) -> tuple[Phase, ...]:
         return Phase("head", passes(self.epochs)), Phase("body")

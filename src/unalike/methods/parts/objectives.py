@@ -28,6 +28,7 @@ class Proximal(Objective):
     """
 
     mu: Annotated[NonNegativeFloat, LogRange(1e-4, 1)] = 0.001
+    unlike_networks = "equal shapes"
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         drift = tree.sub(client.received_params, client.params)

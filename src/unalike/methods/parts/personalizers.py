@@ -166,6 +166,7 @@ class Private(OwnParameters):
     """
 
     select: Selection = "all"
+    unlike_networks = "equal shapes"
 
     @property
     def special_group(self) -> str:

@@ -48,6 +48,8 @@ class SharedMomentum(Correction):
         return tree.pack({"gradients": gradients, "clients": {"importance": importance}})
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
+        if not folded:  # clients send nothing of their model
+            return server.state
         sums = tree.unpack(folded)
         total = sums["clients"]["importance"]
         m = tree.map(

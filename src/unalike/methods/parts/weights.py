@@ -21,6 +21,7 @@ class Uniform(BaseWeights):
     """1/K for each of the K clients, whatever their sizes."""
 
     has_own_name: ClassVar[bool] = True
+    unlike_networks = "equal shapes"
 
     def weights(self, cohort: Cohort) -> Tensor:
         return torch.full_like(cohort.sizes, 1 / len(cohort.ids))

@@ -170,6 +170,7 @@ def _pool_to_share(run_config: RunConfig) -> tuple[ClientPool, int] | None:
         sys.platform != "linux"
         or run_config.device.type != "cpu"
         or multiprocessing.current_process().daemon
+        or run_config.models is not None
     )
     if stays_alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
         return None

@@ -45,7 +45,12 @@ from unalike.runtime.results.best_round import BestRound
 from unalike.runtime.results.coefficients import coefficient_table
 from unalike.runtime.results.exported_model import export_model
 from unalike.runtime.results.prediction import new_samples, shared_model_note
-from unalike.runtime.setup.given_model import ModelLike, make_model
+from unalike.runtime.setup.client_networks import (
+    ModelOrNetworks,
+    given_networks,
+    models_by_name,
+)
+from unalike.runtime.setup.given_model import make_model
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.setup.run_options import RunOptions
 from unalike.runtime.stages.backend import StageBackend
@@ -385,7 +390,7 @@ class Run:
         return next(iter(groups.values()))
 
 
-def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
+def open_run(folder: str | Path, *, model: ModelOrNetworks | None = None) -> Run:
     """Read a run again from its folder: its history, its model and the clients' models. Nothing is trained or written.
 
     Args:
@@ -438,25 +443,32 @@ def open_run(folder: str | Path, *, model: ModelLike | None = None) -> Run:
 
 
 def _run_config(
-    directory: RunDirectory, config: Config, history: History, model: ModelLike | None
+    directory: RunDirectory, config: Config, history: History, model: ModelOrNetworks | None
 ) -> RunConfig:
     """The run config of a folder, with placeholders for the samples, which the folder does not hold."""
     stored = {f.name: config[f.name] for f in fields(RunOptions) if f.name in config}
     options = RunOptions(**stored | {"protocol": tuple(config["protocol"]), "device": "cpu"})
     population = _placeholders(directory, config["data"], history)
     name = config["model"]["name"]
-    if model is None and not is_named(name):
-        raise UnalikeError(
-            f"cannot build the model of {directory.path}: {name} is the class or function of a program; give it: "
-            "ua.open_run(folder, model=...)"
-        )
-    made, _ = make_model(name if model is None else model, population, config["seed"])
+    given = name if model is None else model
+    networks = given_networks(given)
+    made_models = {}
+    for network, one in models_by_name(given).items():
+        if model is None and not is_named(str(one)):
+            raise UnalikeError(
+                f"cannot build the model of {directory.path}: {one} is the class or function of a program; give it: "
+                "ua.open_run(folder, model=...)"
+            )
+        made, _ = make_model(one, population, config["seed"])
+        made_models[network] = made.at(options.precision)
+    first, *_ = made_models.values()
+    groups = {network: tuple(ids) for network, ids in config["model"].get("clients", {}).items()}
     # where the run had samples at the server, parts ask for some: a placeholder
     proxy = (population.x, population.y) if "proxy" in config["data"] else None
     return RunConfig(
         plan=plan(config["method"]),
         population=population,
-        model=made.at(options.precision),
+        model=first,
         # TOML leaves out None, which stands for a full batch
         work=Work(**{"batch_size": None} | config["work"]),
         options=options,
@@ -464,6 +476,8 @@ def _run_config(
         model_text=name,
         proxy=proxy,
         method_text=directory.method_text,
+        groups=None if networks is None else groups,
+        models=None if networks is None else made_models,
     )
 
 

@@ -79,7 +79,7 @@ def _own_name(name: str) -> str:
     return f"{name} (own)" if is_named(name) else name
 
 
-def note_drawn_weights(model: ModelLike, start: object, out: str | Path | None) -> None:
+def note_drawn_weights(model: object, start: object, out: str | Path | None) -> None:
     """Warn where a new folder is to hold runs of a module as it is, whose weights another process may not have."""
     if (
         isinstance(model, nn.Module)

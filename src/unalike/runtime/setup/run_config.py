@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
+from unalike._utils.spec import parse_one
 from unalike._utils.version import __version__
 from unalike.core.inputs import is_one_tensor, layout_of, map_inputs
 from unalike.core.model import Model
@@ -43,8 +45,15 @@ from unalike.runtime.setup.attackers import (
     note_on_malicious,
     under_attack,
 )
+from unalike.runtime.setup.client_networks import (
+    ModelOrNetworks,
+    Networks,
+    check_sums,
+    common_start,
+    given_networks,
+    models_by_name,
+)
 from unalike.runtime.setup.given_model import (
-    ModelLike,
     check_fit,
     check_loss,
     check_repeats,
@@ -74,7 +83,8 @@ class RunConfig:
     `model_name` is the model as the user wrote it; `model_text` adds the length of the client statistics. `method_text` is the
     method as typed: shown, not hashed. `start` says where the initial weights came from; the description has their hash.
     `recording` changes no number and is not hashed. `federated` is the number of updates among which the sites of a federation
-    share out noise, at least 1; 0 in a simulation.
+    share out noise, at least 1; 0 in a simulation. Where clients have unlike networks, `models` has them by name, `groups` the
+    clients of each, and `model` is the first one.
     """
 
     plan: Plan
@@ -91,6 +101,8 @@ class RunConfig:
     start: Start | None = None
     recording: Recording | None = None
     federated: int = 0
+    groups: dict[str, tuple[int, ...]] | None = None
+    models: Mapping[str, Model] | None = None
 
     @cached_property
     def description(self) -> Config:
@@ -129,9 +141,15 @@ class RunConfig:
     def _described_model(self) -> Config:
         """The model in plain values: a fingerprint of its initial values, and of a module of the user's its structure."""
         values = fingerprint(self.model.params | self.model.buffers)
-        described = {"name": self.model_text, "fingerprint": values}
+        described: Config = {"name": self.model_text, "fingerprint": values}
         if self._own_module is not None:
             described["structure"] = structure_hash(self._own_module)
+        if self.models is not None and self.groups is not None:
+            described["networks"] = {
+                name: fingerprint(model.params | model.buffers)
+                for name, model in self.models.items()
+            }
+            described["clients"] = {name: list(ids) for name, ids in self.groups.items()}
         return described
 
     @cached_property
@@ -309,6 +327,8 @@ class RunConfig:
             clusters=population.clusters,
             proxy=_batch(self.proxy),
             task=population.task,
+            groups=self.groups,
+            models=self.models,
         )
 
     @cached_property
@@ -359,6 +379,7 @@ class RunConfig:
             self,
             population=self.population.to(device),
             model=self.model.to(device),
+            models=_models_on(device, self.models),
             test=_pair_on(device, self.test),
             proxy=_pair_on(device, self.proxy),
         )
@@ -368,7 +389,7 @@ def configure_run(
     spec: object,
     clients: Clients,
     *,
-    model: ModelLike,
+    model: ModelOrNetworks,
     start: str | Path | None = None,
     start_partial: bool = False,
     work: Work | None = None,
@@ -412,7 +433,7 @@ def prepare_run(
     clients: Clients,
     options: RunOptions,
     *,
-    model: ModelLike,
+    model: ModelOrNetworks,
     start: str | Path | None = None,
     start_partial: bool = False,
     work: Work | None = None,
@@ -432,21 +453,32 @@ def prepare_run(
 
     # The model is tried on two samples: what does not fit would otherwise fail in the middle of the first round.
     context = example_context(plan, population)
-    architecture = fitted(model, context) if isinstance(model, str) else model
-    made, model_text = make_model(architecture, population, options.seed)
+    networks = given_networks(model)
+    _check_networks(networks, plan, start=start, options=options, federated=federated)
+    made_models = {}
+    texts = {}
     started = None
-    if start is not None:
-        made, started = start_from(made, start, start_partial)
-    check_fit(made, population, context)
-    if not isinstance(model, str):
-        check_repeats(made, population, context)
+    for name, given in models_by_name(model).items():
+        architecture = fitted(given, context) if isinstance(given, str) else given
+        made, texts[name] = make_model(architecture, population, options.seed)
+        if start is not None:
+            made, started = start_from(made, start, start_partial)
+        check_fit(made, population, context)
+        if not isinstance(given, str):
+            check_repeats(made, population, context)
+        made_models[name] = made.to("cpu").at(options.precision)
+    if networks is not None:
+        method_of(plan).check_unlike(made_models)
+        made_models = common_start(method_of(plan), made_models)
+    made, *_ = made_models.values()
+    model_text, *_ = texts.values()
     _check_transform(options, population)
 
     # The configuration stays on the CPU; each process that trains moves it to its own device (`RunConfig.here`).
     population = population.to("cpu")
-    made = made.to("cpu").at(options.precision)
     work = (work or Work()).over(options.rounds)
-    check_loss(work, made, population, context)
+    for one in made_models.values():
+        check_loss(work, one, population, context)
 
     named = {m.name: m.of(population.task, population.classes) for m in options.chosen_metrics}
     recording = Recording.of(record)
@@ -459,7 +491,7 @@ def prepare_run(
         work=work,
         options=options,
         model_name=model if isinstance(model, str) else model_text,
-        model_text=model_text,
+        model_text=model_text if networks is None else str(networks),
         test=_tensors("test", test, population),
         proxy=_tensors("proxy", proxy, population),
         metrics=named | own_metrics(metrics),
@@ -467,9 +499,13 @@ def prepare_run(
         start=started,
         recording=recording,
         federated=federated,
+        groups=None if networks is None else networks.clients(population, options.seed),
+        models=None if networks is None else made_models,
     )
     _check_rules(run_config)
     _check_first_stage(run_config)
+    if run_config.models is not None:
+        check_sums(method_of(plan), run_config.settings, run_config.models)
     _check_tested(run_config)
     # Last, since it asks what crosses the wire, which only a run that is possible can say.
     check_privacy(
@@ -479,6 +515,33 @@ def prepare_run(
     if privacy is not None and privacy.per_sample:
         check_single_samples(made, population, context, privacy.name)
     return run_config
+
+
+def _check_networks(
+    networks: Networks | None,
+    plan: Plan,
+    *,
+    start: str | Path | None,
+    options: RunOptions,
+    federated: int,
+) -> None:
+    """Raise `UnalikeError` for what clients of unlike networks cannot do yet."""
+    if networks is None:
+        return
+    found = ""
+    if not isinstance(plan, Method):
+        found = f"{plan!r}, a plan with stages of its own"
+    elif start is not None:
+        found = "start, the weights of one network"
+    elif federated:
+        found = "a federation, whose sites train one network"
+    elif parse_one(options.executor).name == "distributed":
+        found = f"executor={options.executor!r}"
+    if found:
+        raise UnalikeError(
+            f"found the networks {', '.join(networks.models)} beside {found}; expected a method in a simulation by one process: "
+            "leave it out, or give one model"
+        )
 
 
 def _check_transform(options: RunOptions, population: Population) -> None:
@@ -568,6 +631,14 @@ def _batch(pair: TensorPair | None) -> Batch | None:
         return None
     x, y = pair
     return Batch(x, y)
+
+
+def _models_on(
+    device: torch.device, models: Mapping[str, Model] | None
+) -> Mapping[str, Model] | None:
+    if models is None:
+        return None
+    return {name: model.to(device) for name, model in models.items()}
 
 
 def _pair_on(device: torch.device, pair: TensorPair | None) -> TensorPair | None:

@@ -30,7 +30,7 @@ from unalike.models.checkpoint import read_state_dict
 from unalike.models.registry import read
 from unalike.models.registry import registry as models
 from unalike.runtime.records.recording import Hook, Recording
-from unalike.runtime.setup.given_model import ModelLike
+from unalike.runtime.setup.client_networks import ModelOrNetworks, models_by_name
 from unalike.runtime.setup.privacy_budget import check_readers
 from unalike.runtime.setup.stopping import reader_of
 
@@ -102,7 +102,7 @@ def with_loss(work: object, loss: str | LossFunction | None) -> Work | None:
 def check_inputs(
     plans: Iterable[NamedPlan],
     *,
-    model: ModelLike = "mlp",
+    model: ModelOrNetworks = "mlp",
     start: str | Path | None = None,
     start_partial: bool = False,
     work: Work | None = None,
@@ -120,8 +120,9 @@ def check_inputs(
         raise UnalikeError(explain_errors(error)) from None
     with_loss(work, None)
     check_readers(plans, budget=checked.budget, stop=checked.stop)
-    if isinstance(model, str):
-        _ = models[read(model).name]
+    for given in models_by_name(model).values():
+        if isinstance(given, str):
+            _ = models[read(given).name]
     if start is not None:
         read_state_dict(start)
     elif start_partial:

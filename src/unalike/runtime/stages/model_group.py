@@ -28,7 +28,13 @@ from unalike.training.client.client_states import ClientStateStore
 from unalike.training.client.client_task import BUFFERS
 from unalike.training.server.kept_updates import KeptUpdates, UpdateBuffer
 from unalike.training.server.server_round import ServerRound
-from unalike.training.server.server_update import advance, initial_server_state, make_broadcast
+from unalike.training.server.server_update import (
+    Arrivals,
+    gather,
+    initial_server_state,
+    make_broadcast,
+    move,
+)
 from unalike.training.server.summed_updates import (
     OtherWeights,
     StreamingSum,
@@ -71,6 +77,20 @@ class GroupRound(NamedTuple):
     cohort: Cohort
     refused: Mapping[int, str]
     oversized: Mapping[int, str]
+
+
+class Gathered(NamedTuple):
+    """What a round brought to a group.
+
+    Attributes:
+        arrivals: The combined update, before the server step; None where the group stands still.
+        updates: The updates that count; None: no client of the group took part.
+        outcome: The outcome of the round; None: no client of the group took part.
+    """
+
+    arrivals: Arrivals | None
+    updates: Updates | None = None
+    outcome: GroupRound | None = None
 
 
 def _of_clients(started_from: Mapping[int, int], ids: Sequence[int]) -> dict[int, int]:
@@ -212,24 +232,27 @@ class ModelGroup:
         expected = pool.expected(ids, self.members, shares=shares)
         return replace(expected, rounds_late=self.server_round.rounds_since(started_from))
 
-    def advance(self, updates: Updates | None) -> GroupRound | None:
-        """Aggregate the updates of a round and make the server step; None: no client of the group takes part. Raises `Diverged`."""
+    def gather(self, updates: Updates | None) -> Gathered:
+        """Aggregate the updates of a round, without a server step; None: no client of the group takes part. Raises `Diverged`."""
         if updates is None:
-            self.state = advance(self.method, self.settings, self.state, None, self.members)
-            return None
+            return Gathered(gather(self.method, self.settings, self.state, None, self.members))
         counted = updates
         if self.method.needs_sums_only and isinstance(updates, KeptUpdates):
             counted = add_up(updates, self.server_round, self.members)
-        round_number = self.state.round
         try:
-            self.state = advance(self.method, self.settings, self.state, counted, self.members)
+            arrivals = gather(self.method, self.settings, self.state, counted, self.members)
         except OtherWeights:
-            return self._advance_without_refused(updates)
+            return self._gather_without_refused(updates)
+        cohort = self._recorded_cohort(updates)
+        return Gathered(arrivals, updates, GroupRound(cohort, updates.refused, updates.oversized))
 
+    def move(self, gathered: Gathered) -> None:
+        """Make the server step of a round."""
+        round_number = self.state.round
+        self.state = move(self.method, self.settings, self.state, gathered.arrivals, self.members)
         # Where no states are kept here, a million clients would be counted for nothing.
-        if not self.client_states.empty:
-            self.accept(updates, round_number)
-        return GroupRound(self._recorded_cohort(updates), updates.refused, updates.oversized)
+        if gathered.updates is not None and not self.client_states.empty:
+            self.accept(gathered.updates, round_number)
 
     def accept(self, updates: Updates, round_number: int) -> None:
         """The states that clients made with these updates of the round are their current ones from now on."""
@@ -237,18 +260,19 @@ class ModelGroup:
         # a client's state has the number of the round that it trained in, however late its update came
         self.accepted.update(updates.started_from)
 
-    def _advance_without_refused(self, updates: Updates) -> GroupRound:
+    def _gather_without_refused(self, updates: Updates) -> Gathered:
         """Without the refused clients the others have other weights: they train again, from the same model."""
         if not updates.refused:
             raise Diverged(
                 f"round {self.state.round + 1}: the weights of the updates are not finite, or follow from what is known only after "
                 'training, such as losses; a part that weighs by that must say needs = "updates" in its class'
             )
-        again = self.advance(self.train(updates.ids, updates.started_from))
-        assert again is not None
-        return again._replace(
-            refused={**updates.refused, **again.refused}, oversized=updates.oversized
+        again = self.gather(self.train(updates.ids, updates.started_from))
+        assert again.outcome is not None
+        outcome = again.outcome._replace(
+            refused={**updates.refused, **again.outcome.refused}, oversized=updates.oversized
         )
+        return again._replace(outcome=outcome)
 
     def _recorded_cohort(self, updates: Updates) -> Cohort:
         if self.keeps_updates and isinstance(updates, KeptUpdates):

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from unalike.runtime.setup.privacy_budget import privacy_budget
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.cohort_sampler import sampler_of
 from unalike.runtime.stages.model_group import GroupRound, ModelGroup
+from unalike.runtime.stages.unlike_networks import Exchange, UnlikeNetworks, separate_groups
 from unalike.training.client.client_states import ClientStateStore
 from unalike.training.wire import stage_wire
 
@@ -142,8 +143,8 @@ class StageState:
             share_of_work = None
             if round_work is not None:
                 share_of_work = self.devices.share_of_work(name, round_work)
-            # every group has the model of the stage; whoever needs a model asks its group
-            settings = replace(self.settings, group=i)
+            # a group may have a network of its own; whoever needs a model asks its group
+            settings = stage.group_settings(self.settings, i, name)
             source = self._source(ids, settings)
             self.groups[name] = ModelGroup(
                 stage=stage,
@@ -156,6 +157,10 @@ class StageState:
                 keeps_updates=keeps_updates or self._sampler_reads_updates,
                 share_of_work=share_of_work,
             )
+        self.exchange: Exchange = separate_groups
+        """What crosses between groups in a round: nothing, unless clients have unlike networks."""
+        if stage.models is not None:
+            self.exchange = UnlikeNetworks(self.groups)
 
         if self.updates_may_be_late:
             refuse_late_updates(stage, keeps_updates)

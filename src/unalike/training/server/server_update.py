@@ -86,7 +86,13 @@ def make_broadcast(
     )
 
 
-@profiled_function("aggregation")
+class Arrivals(NamedTuple):
+    """What a round brought: the clients whose updates count, and their updates as one."""
+
+    cohort: Cohort
+    combined: Combined
+
+
 def advance(
     method: Method,
     settings: StageSettings,
@@ -99,14 +105,27 @@ def advance(
     Pure. Parts transform updates and never write parameters: the update is added once, here. `updates` is None for a round in
     which none of the `members` takes part. Raises `OtherWeights` for sums whose weights turn out to be others.
     """
+    arrivals = gather(method, settings, state, updates, members)
+    return move(method, settings, state, arrivals, members)
+
+
+@profiled_function("aggregation")
+def gather(
+    method: Method,
+    settings: StageSettings,
+    state: ServerState,
+    updates: Updates | None,
+    members: Members,
+) -> Arrivals | None:
+    """The first half of `advance`, up to the combined update; None: nothing moves in the round. Pure."""
     server = ServerRound(method, settings, state, members.clients)
     if updates is None:
         # Without clients the model stays as it is, unless a part acts all the same: where noise hides who takes part, a model
         # that stands still would tell that nobody did.
         if not method.acts_without_clients:
-            return state._replace(round=state.round + 1)
-        cohort = _nobody(members)
-        combined = _zero_update(server)
+            return None
+        cohort = nobody(members)
+        combined = zero_update(server)
     else:
         # Arrive. Updates are decoded first, since all parts compute with updates as clients made them. Attacks come next: what
         # malicious clients send is what every part of the server has to cope with.
@@ -134,6 +153,23 @@ def advance(
         # asks for these, which were measured on the way.
         combined = updates.combined(server, cohort, screened, weights)
         cohort = replace(cohort, measured=combined.spread)
+    return Arrivals(cohort, combined)
+
+
+@profiled_function("aggregation")
+def move(
+    method: Method,
+    settings: StageSettings,
+    state: ServerState,
+    arrivals: Arrivals | None,
+    members: Members,
+) -> ServerState:
+    """The second half of `advance`: the state with what arrived, after all server steps. Pure."""
+    if arrivals is None:
+        return state._replace(round=state.round + 1)
+    server = ServerRound(method, settings, state, members.clients)
+    cohort = arrivals.cohort
+    combined = arrivals.combined
 
     # Absorb. Parts take in their sums before the steps, which read the new states: SCAFFOLD's c moves, then the model.
     part_states = {}
@@ -161,12 +197,12 @@ class Change(NamedTuple):
     part_states: PartTrees
 
 
-def _nobody(members: Members) -> Cohort:
+def nobody(members: Members) -> Cohort:
     """A cohort without clients."""
     return Cohort(ids=(), stacked=NO_CLIENT_UPDATE, members=members, folded=True)
 
 
-def _zero_update(server: ServerRound) -> Combined:
+def zero_update(server: ServerRound) -> Combined:
     """The combined update of no client."""
     params = server.state.params
     shared_params = tree.only(params, server.method.shared_names(params, server.settings.model))
@@ -177,7 +213,7 @@ def _shown_to(server: ServerRound, step: ServerStep, cohort: Cohort, members: Me
     """The cohort as a step sees it: where clients are hidden, its numbers would tell a step that needs sums who takes part."""
     is_hidden = server.method.hides_participants and not step.hides_participants
     if is_hidden and step.needs == "sums":
-        return seen_by(step, _nobody(members))
+        return seen_by(step, nobody(members))
     return seen_by(step, cohort)
 
 
