@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ class SiteSums(NamedTuple):
     """The sums of one client: n, means of G columns y and of P kept columns c, and products of deviations from these means.
 
     Attributes:
-        count: Number of training samples n.
+        rows: Number of training samples n.
         mean_y: Means of y, [G].
         mean_c: Means of c, [P].
         yy: Sums of squares of y, [G].
@@ -40,7 +40,7 @@ class SiteSums(NamedTuple):
         cc: Sums of products, [P, P].
     """
 
-    count: int
+    rows: int
     mean_y: np.ndarray
     mean_c: np.ndarray
     yy: np.ndarray
@@ -57,7 +57,7 @@ def site_sums(x: np.ndarray, columns: Sequence[int], kept: Sequence[int]) -> Sit
     y = y - mean_y
     c = c - mean_c
     return SiteSums(
-        count=len(x), mean_y=mean_y, mean_c=mean_c, yy=(y * y).sum(0), cy=c.T @ y, cc=c.T @ c
+        rows=len(x), mean_y=mean_y, mean_c=mean_c, yy=(y * y).sum(0), cy=c.T @ y, cc=c.T @ c
     )
 
 
@@ -108,7 +108,7 @@ def estimate(
     Raises:
         UnalikeError: A column is constant at all clients, or the effect of a kept one cannot be told from those of the sites.
     """
-    counts = np.array([s.count for s in sums], np.float64)[:, None]
+    counts = np.array([s.rows for s in sums], np.float64)[:, None]
     cc = sum(s.cc for s in sums)
     cy = sum(s.cy for s in sums)
     if len(kept) and np.linalg.matrix_rank(cc) < len(kept):
@@ -212,7 +212,7 @@ def harmonized(
             f"found the columns {list(columns)} to correct beside {list(kept)} to keep; "
             "expected two columns or more that are not kept"
         )
-    small = [population.names[k] for k in np.flatnonzero(population.sizes < LEAST_SAMPLES)]
+    small = [population.names[int(k)] for k in np.flatnonzero(population.sizes < LEAST_SAMPLES)]
     if small:
         raise UnalikeError(
             f"client {small[0]!r} has fewer than two training samples; expected two of each client, whose scale is estimated"
@@ -234,5 +234,7 @@ def _corrected_client(client: ClientData, effects: Harmonization, number: int) -
         values = effects.corrected(x.numpy(force=True), number)
         return torch.from_numpy(values).to(x), y
 
-    splits = {split: corrected(samples) for split, samples in client.splits().items()}
+    splits: dict[str, Any] = {}
+    for split, samples in client.splits().items():
+        splits[split] = corrected(samples)
     return replace(client, **splits)

@@ -85,7 +85,7 @@ def is_sample_of_several(sample: Any) -> bool:
 
 
 def _content(sample: Any) -> str:
-    """What a sample has, in words."""
+    """The shape of a sample, in words."""
     if isinstance(sample, Mapping):
         return ", ".join(map(str, sample)) or "no arrays"
     return f"{len(sample)} arrays" if isinstance(sample, tuple) else type(sample).__name__

@@ -1,7 +1,7 @@
 """Averages of low-rank adapters (LoRA, Hu et al. 2022): pairs A, B whose product is added to the weight of a layer."""
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -45,7 +45,7 @@ def adapters(model: Model) -> list[Adapter]:
         if not marker or value.dim() != 2:
             continue
         layer = model.given_module.get_submodule(path.removesuffix("."))
-        scaling = layer.scaling
+        scaling: Any = layer.scaling
         if isinstance(scaling, Mapping):
             scaling = scaling[own_name.removesuffix(".weight")]
         adapter = Adapter(

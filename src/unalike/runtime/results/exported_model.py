@@ -120,7 +120,7 @@ class _Probabilities(nn.Module):
 
 
 def _described(like: Inputs) -> Any:
-    """What the exported model takes, in plain values: shape and type of one tensor, or of each tensor of a tree."""
+    """The inputs of the exported model, in plain values: shape and type of one tensor, or of each tensor of a tree."""
     if not is_one_tensor(like):
         return layout_of(like)
     return {"shape": list(like.shape[1:]), "dtype": str(like.dtype).removeprefix("torch.")}

@@ -80,7 +80,7 @@ class GroupRound(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """What a round brought to a group.
+    """The combined update of a group in a round, and where it comes from.
 
     Attributes:
         arrivals: The combined update, before the server step; None where the group stands still.

@@ -1,4 +1,4 @@
-"""What crosses between groups of clients with unlike networks in a round: the seam beside the round loop."""
+"""Exchange between groups of clients with unlike networks in a round: the seam beside the round loop."""
 
 from collections.abc import Callable, Mapping
 from functools import reduce

@@ -87,7 +87,7 @@ def make_broadcast(
 
 
 class Arrivals(NamedTuple):
-    """What a round brought: the clients whose updates count, and their updates as one."""
+    """The clients of a round whose updates count, and their updates as one."""
 
     cohort: Cohort
     combined: Combined
