@@ -96,6 +96,8 @@ def test_networks_that_cannot_be_trained_are_refused(crowd, small, method, model
     assert message in str(error.value)
 
 
-def test_networks_are_refused_in_several_processes(crowd, small):
+def test_networks_are_refused_in_several_processes_and_without_a_model_of_all(crowd, small):
     with pytest.raises(UnalikeError, match="distributed"):
         small("fedproto", crowd, model=NETWORKS, executor="distributed(workers=2)")
+    with pytest.raises(UnalikeError, match="the protocol 'server'"):
+        small("heterofl", crowd, model=NETWORKS, protocol="server", test=crowd[0].train)

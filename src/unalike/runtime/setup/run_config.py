@@ -537,6 +537,8 @@ def _check_networks(
         found = "a federation, whose sites train one network"
     elif parse_one(options.executor).name == "distributed":
         found = f"executor={options.executor!r}"
+    elif "server" in options.protocols:
+        found = "the protocol 'server', which evaluates one model of all clients"
     if found:
         raise UnalikeError(
             f"found the networks {', '.join(networks.models)} beside {found}; expected a method in a simulation by one process: "
