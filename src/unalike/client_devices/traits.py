@@ -315,6 +315,6 @@ class Calibrated(DeviceTrait):
             return pd.read_parquet(file, columns=list(SITE_COLUMNS)), Work(**amounts)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UnalikeError(
-                f"calibrated: cannot read the seconds of sites in {file}: {error}; expected the folder of a federation's run, whose "
-                f"table of clients has the columns {', '.join(SITE_COLUMNS)}"
+                f"calibrated: cannot read the seconds of sites in {file}: {error}; expected the folder of a federation's run, "
+                f"whose table of clients has the columns {', '.join(SITE_COLUMNS)}"
             ) from error
