@@ -1,12 +1,20 @@
 """Simulated devices: seconds computed by hand, presence, lost connections, and runs that follow the simulated time."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import unalike as ua
 from unalike.client_devices.device_model import device_model
-from unalike.client_devices.simulated_clock import LATE, LEFT, LOST, RoundWork, SimulatedDevices
+from unalike.client_devices.simulated_clock import (
+    LATE,
+    LEFT,
+    LOST,
+    TRAINED,
+    RoundWork,
+    SimulatedDevices,
+)
 
 SECONDS_IN_DAY = 86_400
 
@@ -255,3 +263,26 @@ def test_partial_work_makes_the_first_steps_of_the_round(clients):
     first = ua.run("fedavg", one, work=ua.Work(batch_size=4, steps=steps), **options)
     for name, value in first.params.items():
         assert torch.equal(value, partial.params[name])
+
+
+def test_timeline_says_who_trained_when_and_who_was_late(clients, tmp_path):
+    spec = "pace(samples_per_second=10) + two_speed(slow=0.3, factor=10) + deadline(seconds=4)"
+    options = {"devices": f"{spec} + drop_out(rate=0.2)", "rounds": 6}
+    whole = run(clients, **options).history.timeline
+    assert len(whole) == 6 * 6
+    assert set(whole["fate"]) == {TRAINED, LATE, LOST}
+    # each row lies within its round
+    ends = run(clients, **options).history.rounds["simulated_seconds"]
+    assert (whole["begun"] == whole["round"].map(ends.shift(1))).all()
+    assert (whole["ended"] <= whole["round"].map(ends)).all()
+    assert ((whole["ended"] - whole["begun"])[whole["fate"] == LATE] == 4).all()
+
+    def interrupt(row):
+        if row["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ua.run("fedavg", clients, model="logistic", progress=interrupt, out=tmp_path, **options)
+    resumed = run(clients, out=tmp_path, **options)
+    pd.testing.assert_frame_equal(resumed.history.timeline, whole)
+    pd.testing.assert_frame_equal(ua.open_run(tmp_path).history.timeline, whole)

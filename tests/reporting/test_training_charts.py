@@ -93,3 +93,36 @@ def test_report_with_and_without_classes_is_complete(detailed, content):
     assert "Which classes are hard?" in page
     plain = render(content)
     assert "Which classes are hard?" not in plain and 'id="panel-client-curves"' not in plain
+
+
+def test_timeline_has_a_bar_for_each_request_in_the_color_of_its_fate(detailed, monkeypatch):
+    rows = [
+        ("clinic 1", 1, 0.0, 3.0, 0, "trained"),
+        ("clinic 1", 2, 4.0, 8.0, 0, "late"),
+        ("clinic 2", 1, 0.0, 4.0, 0, "trained"),
+    ]
+    turns = pd.DataFrame(rows, columns=["client", "round", "begun", "ended", "age", "fate"])
+    content = replace(detailed, timeline=turns.assign(method="fedavg", seed=0))
+    panel = panels.timeline(content, looks(content.labels))
+    [view] = panel.views
+    trained, late = plotly_figures.draw(view.figure).data
+    assert list(trained.x) == [0, 3, None, 0, 4, None] and list(trained.y) == [
+        0,
+        0,
+        None,
+        1,
+        1,
+        None,
+    ]
+    assert list(late.x) == [4, 8, None] and late.text[0] == "clinic 1, round 2"
+    assert trained.line.color != late.line.color
+    assert "2 trained and 1 late" in view.alt and "2 of 3 clients" in panel.caption
+    assert 'id="panel-timeline"' in render(content) and 'id="panel-timeline"' not in render(
+        detailed
+    )
+
+    # of more bars than can be told from each other, those that ended first are drawn
+    monkeypatch.setattr(panels.report_charts, "MAX_TURNS", 2)
+    short = panels.timeline(content, looks(content.labels))
+    [trained] = plotly_figures.draw(short.views[0].figure).data
+    assert list(trained.x) == [0, 3, None, 0, 4, None] and "first 2 bars" in short.caption

@@ -23,6 +23,10 @@ UNDER_WAY = "under_way"
 LEFT = "left before its update arrived"
 LOST = "lost the connection"
 LATE = "late"
+TRAINED = "trained"
+COUNTED_LATER = "trained, counted in a later round"
+FOLLOWED_CLIENTS = 1_000
+"""The timeline has the clients with numbers below this, so that a run of a million devices does not fill the memory with it."""
 
 
 class RoundWork(NamedTuple):
@@ -49,13 +53,30 @@ alone, so that it is the same in every chunk and process."""
 class UnderWay(NamedTuple):
     """An event of the queue: the moment at which a client is done with a round, in simulated seconds since the run began.
 
-    `lost` says why its update does not count; empty if it does.
+    `lost` says why its update does not count; empty if it does. `begun` is the moment at which it was asked, NaN where a
+    checkpoint does not know it.
     """
 
     moment: float
     client: int
     round: int
     lost: str
+    begun: float = math.nan
+
+
+class Turn(NamedTuple):
+    """A row of the timeline of a run: a client that was asked, until a round heard of it. The fields are the columns.
+
+    `begun` and `ended` are simulated seconds since the run began, of the request and of the moment at which the server had the
+    update or gave it up. `age`: rounds of the server between the two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update
+    does not count.
+    """
+
+    client: int
+    begun: float
+    ended: float
+    age: int
+    fate: str
 
 
 class Arrivals(NamedTuple):
@@ -64,10 +85,12 @@ class Arrivals(NamedTuple):
     Attributes:
         rounds: Client -> the round whose model it trained, of those whose update has arrived, in ascending order.
         lost: Client -> why its update does not count.
+        turns: Their rows of the timeline, in the order of the events; none where nothing is simulated.
     """
 
     rounds: dict[int, int]
     lost: dict[int, str]
+    turns: Sequence[Turn] = ()
 
 
 class Devices(Protocol):
@@ -236,6 +259,7 @@ class SimulatedDevices:
         # The server takes what comes next until it has what it awaits.
         rounds: dict[int, int] = {}
         lost: dict[int, str] = {}
+        turns: list[Turn] = []
         enough = self._awaited(awaited)
         while self.under_way and len(rounds) < enough:
             event = heapq.heappop(self.under_way)
@@ -244,14 +268,17 @@ class SimulatedDevices:
                 lost[event.client] = event.lost
             else:
                 rounds[event.client] = event.round
+            turns += _turns(event, round)
         if self._model.drops_late:
-            lost |= {event.client: LATE for event in self.under_way}
+            for event in self.under_way:
+                lost[event.client] = LATE
+                turns += _turns(event._replace(moment=self.time, lost=LATE), round)
             self.under_way = []
 
         self._ages = None
         if self.late_updates_count(awaited):
             self._ages = [round - trained for trained in rounds.values()]
-        return Arrivals(dict(sorted(rounds.items())), lost)
+        return Arrivals(dict(sorted(rounds.items())), lost, turns)
 
     def _events(
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
@@ -283,7 +310,7 @@ class SimulatedDevices:
         for reason, applies in ((LOST, is_lost), (LATE, is_late), (LEFT, has_left)):
             reasons[applies] = reason
         events = zip(moments.tolist(), ids.tolist(), reasons.tolist(), strict=True)
-        return [UnderWay(moment, client, round, lost) for moment, client, lost in events]
+        return [UnderWay(moment, client, round, lost, start) for moment, client, lost in events]
 
     def seconds_of(
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
@@ -362,6 +389,21 @@ class SimulatedDevices:
         self.time = checkpoint[SIMULATED_SECONDS]
         # in the order of the heap; checkpoints from before there was a queue have none
         self.under_way = [UnderWay(*event) for event in checkpoint.get(UNDER_WAY, ())]
+
+
+def _turns(event: UnderWay, round: int) -> list[Turn]:
+    """The row of the timeline of an event that a round hears of; none of a client that is not followed."""
+    if event.client >= FOLLOWED_CLIENTS:
+        return []
+    age = round - event.round
+    turn = Turn(
+        client=event.client,
+        begun=event.begun,
+        ended=event.moment,
+        age=age,
+        fate=event.lost or (COUNTED_LATER if age else TRAINED),
+    )
+    return [turn]
 
 
 def client_numbers(clients: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import math
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -24,6 +25,11 @@ from unalike.client_devices.device_model import (
     registry,
 )
 from unalike.core.options import Positive
+from unalike.core.work import Work
+from unalike.metrics.columns import REPLY_SECONDS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Slowed = Literal["all", "computing", "sending"]
 """The speeds that a trait divides: of training, of sending and receiving, or all."""
@@ -260,3 +266,55 @@ class PresenceFile(DeviceTrait):
                 )
             times.setdefault(client, []).append((start, end))
         return times
+
+
+SITE_COLUMNS = ("client", "n_train", REPLY_SECONDS)
+AMOUNTS_OF_WORK = ("epochs", "steps", "batch_size", "drop_last")
+"""The settings of local work that say how many samples pass through the model; a stored one that is missing is None."""
+
+
+@registry.register("calibrated")
+@dataclass(frozen=True)
+class Calibrated(DeviceTrait):
+    """Speeds as the sites of a federation had them: samples a second = samples of the local steps / seconds until the answer.
+
+    `folder` is that of a federation's run. A site's speed is its median over the rounds that it trained, and each device has
+    that of a site, drawn with equal chances. These seconds contain the network, so that sending and receiving take none. Traits
+    to its right divide the speeds; those to its left are replaced.
+    """
+
+    folder: str = ""
+
+    def rates(self, rates: Rates, rng: np.random.Generator) -> Rates:
+        of_sites = self._samples_per_second()
+        drawn = of_sites[rng.integers(len(of_sites), size=len(rates.samples_per_second))]
+        none = np.full(len(drawn), math.inf)
+        return Rates(samples_per_second=drawn, bytes_down_per_second=none, bytes_up_per_second=none)
+
+    def _samples_per_second(self) -> np.ndarray:
+        """The speed of each site that trained, by its number."""
+        rows, work = self._read()
+        trained = rows[rows[REPLY_SECONDS] > 0]
+        samples = [sum(work.sizes_for(int(size))) for size in trained["n_train"]]
+        speeds = samples / trained[REPLY_SECONDS]
+        by_site = speeds.groupby(trained["client"]).median()
+        if by_site.empty or not (by_site > 0).all():
+            raise UnalikeError(
+                f"calibrated: in {self.folder!r} no site has trained; expected the folder of a federation's run with rounds"
+            )
+        return by_site.to_numpy()
+
+    def _read(self) -> tuple[pd.DataFrame, Work]:
+        """The table of clients of the run, and the local work of its sites."""
+        import pandas as pd
+
+        file = Path(self.folder) / "clients.parquet"
+        try:
+            stored = tomllib.loads((Path(self.folder) / "config.toml").read_text("utf-8"))["work"]
+            amounts = {name: stored.get(name) for name in AMOUNTS_OF_WORK}
+            return pd.read_parquet(file, columns=list(SITE_COLUMNS)), Work(**amounts)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UnalikeError(
+                f"calibrated: cannot read the seconds of sites in {file}: {error}; expected the folder of a federation's run, "
+                f"whose table of clients has the columns {', '.join(SITE_COLUMNS)}"
+            ) from error

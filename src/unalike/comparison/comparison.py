@@ -35,10 +35,12 @@ COLUMNS = {
     "clients": {"client", "n_train", "n_test"},
 }
 """Columns that each table must have."""
-OPTIONAL_TABLES = ("client_rounds", "resampled", "risks", "fitted")
+OPTIONAL_TABLES = ("client_rounds", "resampled", "risks", "fitted", "timeline")
 """Tables that a comparison may have besides."""
 MOST_CLIENTS, MOST_ROUNDS = 100, 150
 """With more clients their rounds are not kept; of more evaluated rounds, so many evenly spaced ones are."""
+MOST_CLIENTS_OF_TIMELINE = 50
+"""Of more clients with simulated devices, the timeline of those with the lowest numbers is kept."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +60,7 @@ class Comparison:
             and very many samples.
         fitted: the scores of references that scikit-learn fitted to convergence, each client alone and all data pooled
             (`statistics.fitted_scores`); None for data that is no table.
+        timeline: `method seed` and the columns of `History.timeline`, for at most 50 clients; None without simulated devices.
 
     Example:
         >>> clients = ua.partition(ua.load("digits"), "dirichlet(alpha=0.1)", clients=3)  # doctest: +SKIP
@@ -74,6 +77,7 @@ class Comparison:
     resampled: pd.DataFrame | None = None
     risks: pd.DataFrame | None = None
     fitted: pd.DataFrame | None = None
+    timeline: pd.DataFrame | None = None
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -290,12 +294,17 @@ class Comparison:
                 "`unalike run --out` wrote, or run the command to its end"
             ) from None
         if "method" not in rounds:
-            return cls._of_run(history, facts, None if facts.unfinished else kept.get("risks"))
+            risks = None if facts.unfinished else kept.get("risks")
+            return cls._of_run(history, facts, risks, kept.get("timeline"))
         return cls(rounds, clients, columns, facts, **kept)
 
     @classmethod
     def _of_run(
-        cls, history: History, facts: ComparisonFacts, risks: pd.DataFrame | None
+        cls,
+        history: History,
+        facts: ComparisonFacts,
+        risks: pd.DataFrame | None,
+        timeline: pd.DataFrame | None,
     ) -> Comparison:
         """The comparison of one method under one seed, from the history of a single run."""
         label, seed = facts.methods[0]["label"], facts.seed
@@ -303,6 +312,8 @@ class Comparison:
         clients = labelled(last_rounds(history, facts.clients), label, seed)
         if risks is not None:
             clients["n_positive"] = clients["client"].map(risks.groupby("client")["outcome"].sum())
+        if timeline is not None:
+            timeline = labelled(client_timeline(timeline, facts.clients), label, seed)
         return cls(
             labelled(history.rounds, label, seed),
             clients,
@@ -310,6 +321,7 @@ class Comparison:
             facts,
             None if by_round is None else labelled(by_round, label, seed),
             risks=None if risks is None else labelled(risks, label, seed),
+            timeline=timeline,
         )
 
     def plot(self, kind: str = "decision", protocol: str | None = None) -> go.Figure:
@@ -454,3 +466,11 @@ def client_rounds(
         drop=True
     )
     return table.assign(client=[names[int(k)] for k in table["client"]])
+
+
+def client_timeline(timeline: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The timeline of a run with the names of the clients, by client, of at most `MOST_CLIENTS_OF_TIMELINE` of them."""
+    numbers = sorted(timeline["client"].unique())[:MOST_CLIENTS_OF_TIMELINE]
+    shown = timeline[timeline["client"].isin(numbers)]
+    shown = shown.sort_values("client", kind="stable", ignore_index=True)
+    return shown.assign(client=[names[int(k)] for k in shown["client"]])

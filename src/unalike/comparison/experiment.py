@@ -27,7 +27,13 @@ from unalike._utils.system.locks import WAITING_SECONDS, is_locked, locked_in_tu
 from unalike._utils.system.machine import peak_memory_mb
 from unalike._utils.system.process_pool import in_forks
 from unalike._utils.tensor_files import sweep_files, write_bytes
-from unalike.comparison.comparison import Comparison, client_rounds, labelled, last_rounds
+from unalike.comparison.comparison import (
+    Comparison,
+    client_rounds,
+    client_timeline,
+    labelled,
+    last_rounds,
+)
 from unalike.comparison.comparison_json import COMPARISON_FILE, ComparisonFacts
 from unalike.comparison.cost_estimate import CALIBRATION_ROUNDS, Estimate, calibrate
 from unalike.comparison.earlier_reports import keep_report
@@ -87,6 +93,7 @@ class _CellResults:
     notes: list[str] = field(default_factory=list)
     ends: list[dict[str, Any]] = field(default_factory=list)
     client_rounds: list[pd.DataFrame] = field(default_factory=list)
+    timelines: list[pd.DataFrame] = field(default_factory=list)
     confusions: dict[str, pd.DataFrame] = field(default_factory=dict)
     resampled: list[pd.DataFrame] = field(default_factory=list)
     risks: list[pd.DataFrame] = field(default_factory=list)
@@ -134,6 +141,9 @@ class _CellResults:
         by_round = client_rounds(run.history, population.names)
         if by_round is not None:
             self.client_rounds.append(labelled(by_round, cell.label, cell.seed))
+        if run.history.timeline_rows:
+            timeline = client_timeline(run.history.timeline, population.names)
+            self.timelines.append(labelled(timeline, cell.label, cell.seed))
 
         # A regression has no classes, and a run may have no test sample: then these tables stay without it.
         with suppress(UnalikeError):
@@ -176,6 +186,7 @@ class _CellResults:
             client_rounds=joined(self.client_rounds),
             resampled=joined(self.resampled),
             risks=joined(self.risks),
+            timeline=joined(self.timelines),
         )
 
 

@@ -57,6 +57,48 @@ function chart(curves, wide) {
   return figure;
 }
 
+// A row for each client, with a bar from each request to its update, or to the moment when the server gave it up, in simulated seconds.
+function timeline({ clients, bars, fates }, narrow) {
+  const [width, left, bottom, step] = [narrow ? 340 : 900, narrow ? 80 : 120, 24, 18], height = step * clients.length + bottom + 8;
+  const known = bars.filter((bar) => bar.begun !== null);
+  const start = Math.min(...known.map((bar) => bar.begun)), end = Math.max(...known.map((bar) => bar.ended));
+  const x = (seconds) => left + ((seconds - start) / (end - start || 1)) * (width - left - 10);
+  const figure = element("figure"), list = element("figcaption");
+  const said = fates.map(({ name, count }) => `${count} ${name}`).join(", ");
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Timeline of ${clients.length} clients: ${said}` });
+  clients.forEach((name, i) => {
+    const y = step * i + 14, letters = narrow ? 11 : 17;
+    svg.append(drawn("line", { class: "grid", x1: left, x2: width - 10, y1: y, y2: y }));
+    svg.append(drawn("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, name.length > letters ? `${name.slice(0, letters - 1)}…` : name));
+  });
+  const color = Object.fromEntries(fates.map((fate) => [fate.name, fate.color]));
+  for (const { row: i, begun, ended, round, fate } of known) {
+    const bar = drawn("rect", { x: x(begun), y: step * i + 10, width: Math.max(1, x(ended) - x(begun)), height: 8, fill: color[fate] });
+    bar.append(drawn("title", {}, `${clients[i]}, round ${round}: ${fate}`));
+    svg.append(bar);
+  }
+  svg.append(drawn("text", { x: left, y: height - 6 }, `${start.toPrecision(3)} s`));
+  svg.append(drawn("text", { x: width - 10, y: height - 6, "text-anchor": "end" }, `${end.toPrecision(3)} s simulated`));
+  for (const { name, color: fill, count } of fates) {
+    const swatch = drawn("svg", { class: "swatch", viewBox: "0 0 30 10", "aria-hidden": "true" });
+    swatch.append(drawn("rect", { x: 1, y: 1, width: 28, height: 8, fill }));
+    const entry = element("span", `${name} `);
+    entry.prepend(swatch);
+    entry.append(element("b", String(count)));
+    list.append(entry);
+  }
+  figure.append(svg, list);
+  return figure;
+}
+
+function devices(found) {
+  at("devices").hidden = !found;
+  if (!found) return;
+  const whose = found.clients.length < found.asked ? `the first ${found.clients.length} of ${found.asked} clients` : "the clients";
+  at("followed").textContent = `In simulated time, from the request of the server to the update, or to the moment when the server gave it up: the newest bars of ${whose} that were asked.`;
+  at("timeline").replaceChildren(timeline(found, at("timeline").clientWidth < 700));
+}
+
 function row(cells) {
   const made = element("tr");
   made.append(...cells);
@@ -123,6 +165,7 @@ function show(state) {
   const charts = "standings" in state && state.curves.length ? [state.curves] : state.curves.map((found) => [found]); // methods in one chart
   at("curves").replaceChildren(...charts.map((curves) => chart(curves, curves.length > 1 && at("curves").clientWidth > 700)));
   if ("standings" in state) { standings(state); return; }
+  devices(state.timeline);
   running = state.running;
   tick();
   at("sites").replaceChildren(...state.sites.map((site) => row([

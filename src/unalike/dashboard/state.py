@@ -24,17 +24,27 @@ from unalike.federation.coordinator.operator_commands import NoAnswer, Starting,
 from unalike.metrics.columns import COLUMNS_FILE, NO_COLUMNS, TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
+from unalike.reporting.charts.report_charts import FATE_LOOKS
 from unalike.reporting.table import rows as rows_of
-from unalike.runtime.records.history import DIVERGED
+from unalike.runtime.records.history import (
+    CLIENTS_FILE,
+    DIVERGED,
+    ROUNDS_FILE,
+    TIMELINE_FILE,
+)
 from unalike.runtime.records.run_directory import RunDirectory
 
 State = dict[str, Any]
 
-WATCHED_FILES = ("config.toml", "rounds.parquet", "clients.parquet", "events.jsonl", "roster.json")
+WATCHED_FILES = ("config.toml", ROUNDS_FILE, CLIENTS_FILE, "events.jsonl", "roster.json")
 MAX_EVENTS = 200
 """Most events on the page; the newest are shown."""
 EVENT_LOG_BYTES = 1 << 20
 """Bytes at the end of the event log that are read."""
+MAX_TURNS = 500
+"""Most bars of the timeline; the newest are shown."""
+MAX_CLIENTS_OF_TIMELINE = 50
+"""Most clients of the timeline; those with the lowest numbers are shown."""
 MAX_ROUNDS = 60
 """Most rounds in the table of sites; the newest are shown."""
 
@@ -79,8 +89,8 @@ class Followed:
         directory = RunDirectory(run)
         names = _names(directory, terms)
         events = directory.last_events(EVENT_LOG_BYTES)
-        rounds = table_rows(run / "rounds.parquet")
-        clients = table_rows(run / "clients.parquet")
+        rounds = table_rows(run / ROUNDS_FILE)
+        clients = table_rows(run / CLIENTS_FILE)
 
         # what the last round says
         columns = stored_columns(run)
@@ -108,6 +118,7 @@ class Followed:
             "running": running,
             "metric": "" if score is None else score.label,
             "curves": _curves(rounds, columns),
+            "timeline": _timeline(table_rows(run / TIMELINE_FILE), names),
             "sites": _sites(terms, names, live, clients, events),
             "table": _by_round(clients, names, _of_clients(clients, columns, score)),
             "refused": [_event_row(event, names) for event in absences[-MAX_EVENTS:]],
@@ -201,6 +212,37 @@ def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]
     if training["points"]:
         curves.append(training)
     return curves
+
+
+def _timeline(turns: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
+    """The newest bars of the timeline of simulated devices, a row for each client, and the fates in it; None without a bar."""
+    if not turns:
+        return None
+    clients = sorted({turn["client"] for turn in turns})
+    shown = clients[:MAX_CLIENTS_OF_TIMELINE]
+    followed = [turn for turn in turns if turn["client"] in shown][-MAX_TURNS:]
+    bars = []
+    for turn in followed:
+        bar = {
+            "row": shown.index(turn["client"]),
+            "begun": number(turn["begun"]),
+            "ended": number(turn["ended"]),
+            "round": turn["round"],
+            "fate": turn["fate"],
+        }
+        bars.append(bar)
+    seen = Counter(turn["fate"] for turn in followed)
+    fates = [
+        {"name": fate, "color": look.color, "count": seen[fate]}
+        for fate, look in FATE_LOOKS.items()
+        if fate in seen
+    ]
+    return {
+        "clients": [_name(client, names) for client in shown],
+        "asked": len(clients),
+        "bars": bars,
+        "fates": fates,
+    }
 
 
 def curve(name: str, metric: Metric, points: Iterable[tuple[int, Any]]) -> dict[str, Any]:
@@ -365,7 +407,7 @@ class FollowedComparison:
         folders = [self.path / cell.folder for cell in cells]
         files = [self.path / CELLS_FILE]
         for folder in folders:
-            files += [folder / "events.jsonl", folder / "rounds.parquet"]
+            files += [folder / "events.jsonl", folder / ROUNDS_FILE]
         return (*map(stamp_of, files), *map(is_locked, folders))
 
     def state(self) -> State:
@@ -406,7 +448,7 @@ class FollowedComparison:
         values: dict[str, dict[int, list[float]]] = {}
         for cell in cells:
             folder = self.path / cell.folder
-            rows = table_rows(folder / "rounds.parquet")
+            rows = table_rows(folder / ROUNDS_FILE)
             # the score of a method is that of its first cell with rows
             if rows and cell.method not in scores:
                 columns = stored_columns(folder)

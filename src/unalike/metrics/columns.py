@@ -37,6 +37,8 @@ RUNNING_TOTALS = ("epsilon", SIMULATED_SECONDS)
 """Columns of a history that say what the rounds until now cost; only runs to which they apply have them."""
 MEAN_AGE, MAX_AGE = "age_mean", "age_max"
 """Columns of a history with the ages of the updates of each round, where late ones count."""
+REPLY_SECONDS = "reply_seconds"
+"""The column of the table of clients of a federation with the seconds from a request to train until the site's answer came."""
 
 _HISTORY = (
     "round stage seconds evaluation_seconds participants train_loss bytes bytes_down bytes_up client n_train n_test "
@@ -47,7 +49,7 @@ _SUMMARY = (
     "p p_holm p_exact better won role verdict probability_best client_sd worst_decile mb_down mb_up"
 )
 COLUMNS_WITHOUT_SCORES = frozenset(
-    [*f"{_HISTORY} {_SUMMARY}".split(), *RUNNING_TOTALS, MEAN_AGE, MAX_AGE]
+    [*f"{_HISTORY} {_SUMMARY}".split(), *RUNNING_TOTALS, MEAN_AGE, MAX_AGE, REPLY_SECONDS]
 )
 """Columns of a history and of a comparison's summary that hold no score."""
 _RESERVED = ("val", *PROTOCOLS, IN_USE, "min", "max", "mean", "std")

@@ -77,6 +77,7 @@ class ReportContent(SharedDetails):
       where all seeds have the same; None for none.
     * `risks`: `method seed client outcome risk`, the test samples of two-class tasks (`statistics.risks`); None if not known.
     * `fitted`: the scores of references that were fitted to convergence (`statistics.fitted_scores`); None where there are none.
+    * `timeline`: `method seed` and the columns of `History.timeline`, of some clients; None without simulated devices.
     * `wire`: `method direction what bytes`, everything that enters and leaves a client in a round.
     * `client_noun`: what the user's data calls a client, such as `hospital`.
 
@@ -97,6 +98,7 @@ class ReportContent(SharedDetails):
     resampled: pd.DataFrame | None = None
     risks: pd.DataFrame | None = None
     fitted: pd.DataFrame | None = None
+    timeline: pd.DataFrame | None = None
     pooled_rounds: pd.DataFrame | None = field(default=None, init=False)
     own_metric: Metric | None = field(default=None, init=False)
 

@@ -91,6 +91,7 @@ def _parts(content: ReportContent) -> dict[str, Any]:
             **risk_panels.risk_panels(content, style),
             "pareto": panels.pareto(content, style),
             "cost": panels.cost(content, style),
+            "timeline": panels.timeline(content, style),
         },
         "tables": {
             "scores": [tables.scores(content, protocol, style) for protocol in protocols],

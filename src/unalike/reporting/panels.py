@@ -258,6 +258,46 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
     return _panel("cost", caption, views, list(shown.items()))
 
 
+def timeline(content: ReportContent, looks: Looks) -> Panel | None:
+    """The timeline of simulated devices, method by method, under the first seed: one bar for each request to a client."""
+    table = content.timeline
+    if table is None:
+        return None
+    of_seed = table[table["seed"] == content.seed]
+    most = report_charts.MAX_TURNS
+    views = []
+    is_cut = False
+    for method in list(looks)[: report_charts.MAX_BANDS]:
+        turns = of_seed[of_seed["method"] == method]
+        if turns.empty:
+            continue
+        is_cut |= len(turns) > most
+        earliest = turns["ended"].rank(method="first") <= most
+        figure = report_charts.timeline(turns[earliest])
+        fates = wording.listing(
+            f"{count} {fate}" for fate, count in turns["fate"].value_counts().items()
+        )
+        alt = (
+            f"Timeline of the clients under {method}, {wording.plural(len(turns), 'bar')}: {fates}."
+        )
+        views.append(View(wording.short(method), figure, alt))
+    noun = content.client_noun
+    caption = (
+        f"Who trained when. A bar is one {noun}, from the request of the server to the update, or to the moment when the server "
+        f"gave it up; seed {content.seed}."
+    )
+    shown = of_seed["client"].nunique()
+    everybody = content.clients["client"].nunique()
+    if shown < everybody:
+        several = wording.several(noun)
+        caption += (
+            f" Shown are {shown} of {everybody} {several}: the first of those that were asked."
+        )
+    if is_cut:
+        caption += f" Of each method the first {most} bars are shown."
+    return _panel("timeline", caption + _first_methods(looks), views, [])
+
+
 def pareto(content: ReportContent, looks: Looks) -> Panel | None:
     """Score, score of the worst tenth of clients, traffic and time: one chart for each pair and protocol."""
     metric = content.metric

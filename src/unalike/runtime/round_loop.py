@@ -314,6 +314,7 @@ def _aggregate(clients: StageBackend, updates: RoundUpdates, result: RoundResult
     result.lost = dict(updates.lost)
     result.local = dict(updates.local)
     result.client_seconds = dict(updates.client_seconds)
+    result.turns = updates.turns
     gathered = {}
     for name, group in stage.groups.items():
         with _of_group(stage, name):
@@ -356,7 +357,8 @@ def _close_round(clients: StageBackend, index: int, recorder: RunRecorder) -> Ro
     metrics, client_rows = replies.metrics or ({}, [])
     scores = stage.columns | metrics
     row = _row(recorder.next_round, result, scores, replies.evaluation_seconds)
-    recorder.add(index, clients, row, client_rows)
+    turns = () if result is None else result.turns
+    recorder.add(index, clients, row, client_rows, turns)
     return replies.updates
 
 

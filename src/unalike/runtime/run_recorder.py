@@ -10,6 +10,7 @@ from typing import Any
 from unalike._utils.errors import UnalikeError
 from unalike._utils.profiler_regions import profiled_function
 from unalike._utils.tensor_files import write_bytes, write_tensors
+from unalike.client_devices.simulated_clock import Turn
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.data.ragged import NumberedNames
@@ -341,13 +342,24 @@ class RunRecorder:
         self.log.note_clients(self.next_round, names, result.faults)
 
     @profiled_function("bookkeeping")
-    def add(self, index: int, clients: StageBackend, row: Row, client_rows: Sequence[Row]) -> None:
+    def add(
+        self,
+        index: int,
+        clients: StageBackend,
+        row: Row,
+        client_rows: Sequence[Row],
+        turns: Sequence[Turn],
+    ) -> None:
         """Add a complete round; write a checkpoint if one is due."""
         number = row["round"]
         paid = {name: row[name] + count for name, count in self._unpaid_bytes.items()}
         self._unpaid_bytes = dict(NO_BYTES)
         staged = {"stage": index} if index else {}
-        self.history.add(row | paid | staged, [{"round": number} | one for one in client_rows])
+        self.history.add(
+            row | paid | staged,
+            clients=[{"round": number} | one for one in client_rows],
+            timeline=[{"round": number} | turn._asdict() for turn in turns],
+        )
         if self.run_config.options.select == "best":
             self._best = best_round(self._best, index, clients, row, self.history.columns)
         self.tracking.log(self.history.rows)

@@ -1,15 +1,15 @@
 """Evaluation at the sites: each sends sums and counts, which are pooled here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from unalike._utils.profiler_regions import profiled
 from unalike.federation.coordinator.bounded_losses import bounded_losses
 from unalike.federation.coordinator.deciding_score import CLIENTS, means_of_sites
 from unalike.federation.coordinator.round_request import SplitSums
 from unalike.federation.protocol.federation_file import Federation
-from unalike.metrics.columns import TEST, VALIDATION
+from unalike.metrics.columns import REPLY_SECONDS, TEST, VALIDATION
 from unalike.metrics.metric_sums import MetricSums
-from unalike.metrics.metrics import metric_names
+from unalike.metrics.metrics import Metrics, metric_names
 from unalike.runtime.records.history import Row
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.evaluation import (
@@ -18,7 +18,7 @@ from unalike.runtime.stages.evaluation import (
     ProtocolMetrics,
     server_models,
 )
-from unalike.runtime.stages.stage_state import StageState
+from unalike.runtime.stages.stage_state import RoundResult, StageState
 
 SiteSums = Mapping[str, Mapping[int, SplitSums] | None]
 """Protocol -> client -> its evaluation; None where there is no such model."""
@@ -52,6 +52,22 @@ class FederatedEvaluator(Evaluator):
             return self.tables(
                 stage, stage.pending, lambda protocol: self._of_sums(protocol, stage, sums)
             )
+
+    def _clients(
+        self,
+        stage: StageState,
+        result: RoundResult | None,
+        table: list[Metrics],
+        clients_shown: Sequence[int],
+    ) -> list[Row]:
+        """One row per client, as of a simulation, and the seconds until it answered where it trained."""
+        rows = super()._clients(stage, result, table, clients_shown)
+        if result is None:
+            return rows
+        for row in rows:
+            if row["client"] in result.trained and row["client"] in result.client_seconds:
+                row[REPLY_SECONDS] = result.client_seconds[row["client"]]
+        return rows
 
     def _of_sums(self, protocol: str, stage: StageState, site_sums: SiteSums) -> MeasuredSplits:
         """The metrics under one protocol: of the sites' sums, and of the server's own test set."""

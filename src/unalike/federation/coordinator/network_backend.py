@@ -74,6 +74,7 @@ PENDING_FIELDS = (
     "bytes_down",
     "bytes_up",
     "local",
+    "client_seconds",
 )
 """The fields of a round's result that a checkpoint holds while the round has no row in the history."""
 
@@ -807,7 +808,7 @@ class NetworkStage:
         if ahead is not None:
             # JSON has turned the clients' numbers into texts
             by_client = {}
-            for name in ("faults", "chosen", "local"):
+            for name in ("faults", "chosen", "local", "client_seconds"):
                 of_field = ahead.get(name, {})  # runs that began without it go on
                 by_client[name] = {int(client): value for client, value in of_field.items()}
             self.state.pending = RoundResult(**(ahead | by_client))

@@ -12,6 +12,8 @@ from markupsafe import Markup
 COLORS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 BLUE = COLORS[0]
 ORANGE = COLORS[1]
+PINK = COLORS[3]
+LIGHT_BLUE = COLORS[5]
 GREY = COLORS[6]
 # Five dashes and seven colors: no pair repeats within 35 methods.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")

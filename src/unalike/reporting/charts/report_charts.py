@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from unalike.client_devices.simulated_clock import COUNTED_LATER, LATE, LEFT, LOST, TRAINED
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import (
@@ -23,7 +24,18 @@ from unalike.reporting.charts.figure import (
     plot,
     rows_plot,
 )
-from unalike.reporting.charts.palette import BLUE, COLORS, Look, Looks, look_of_color, looks
+from unalike.reporting.charts.palette import (
+    BLUE,
+    COLORS,
+    GREY,
+    LIGHT_BLUE,
+    ORANGE,
+    PINK,
+    Look,
+    Looks,
+    look_of_color,
+    looks,
+)
 from unalike.statistics.costs import GOODS, cumulative, on_front, stairs
 
 MAX_POINTS = 150
@@ -39,6 +51,18 @@ MAX_BUBBLE_COLUMNS = 30
 MAX_HEIGHT = 760
 """Height of the largest chart, in pixels."""
 ROUND_AXIS = Axis("round", word="round ", form="", from_zero=True)
+TURN_WIDTH = 7.0
+"""Width of a bar of a timeline, in pixels."""
+MAX_TURNS = 1000
+"""Most bars of a timeline; in a longer one a bar would be narrower than a pixel."""
+FATE_LOOKS = {
+    TRAINED: look_of_color(BLUE),
+    COUNTED_LATER: look_of_color(LIGHT_BLUE),
+    LATE: look_of_color(ORANGE),
+    LOST: look_of_color(PINK),
+    LEFT: look_of_color(GREY),
+}
+"""What became of a client that was asked -> the look of its bar in a timeline."""
 MODEL_SUFFIX = {"personal": " (personal)", "local": " (local)"}
 """Suffix of a method's name if its row is not about the shared model."""
 FRONT_LOOK = Look("", "#888888", "dot", "circle")
@@ -236,6 +260,29 @@ def cost(
             scores = scale * line[column]
             marks.append(Line(look=look, label=name, x=line[spent].tolist(), y=scores.tolist()))
     return plot(marks, Axis(title, from_zero=True), Axis(goal))
+
+
+def timeline(turns: pd.DataFrame) -> Figure:
+    """One row per client, with a bar from each request to its update, or to the end of waiting for it: `History.timeline`."""
+    clients = turns["client"].unique().tolist()
+    bars = []
+    for fate, look in FATE_LOOKS.items():
+        x: list[float] = []
+        y: list[float] = []
+        texts: list[str] = []
+        for turn in turns[turns["fate"] == fate].to_dict("records"):
+            place = clients.index(turn["client"])
+            # the point without a place ends the bar
+            x += [turn["begun"], turn["ended"], np.nan]
+            y += [place, place, np.nan]
+            texts += 3 * [f"{turn['client']}, round {turn['round']}"]
+        if x:
+            bars.append(
+                Line(look=look, label=fate, x=x, y=y, texts=texts, markers=False, width=TURN_WIDTH)
+            )
+    seconds = Axis("seconds of the simulated devices since the run began", from_zero=True)
+    rows = Axis(ticks=named(clients), limits=(-0.7, len(clients) - 0.3), reverse=True)
+    return plot(bars, seconds, rows, height=min(MAX_HEIGHT, 130 + 18 * len(clients)))
 
 
 def pareto(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 DIVERGED = "diverged"
+ROUNDS_FILE = "rounds.parquet"
+CLIENTS_FILE = "clients.parquet"
+TIMELINE_FILE = "timeline.parquet"
 
 
 class History:
@@ -35,6 +38,9 @@ class History:
     `selected` marks the round that was chosen by validation samples, where one was, `personal_selected` that of the personal
     models, and so on. In a plan of several steps `stage` is the step number of the round's stage; it is NaN or absent for the
     first. `columns` says what each column of scores measures.
+
+    `timeline`: round client begun ended age fate, of simulated devices: each client that a round heard of, as in
+    `client_devices.simulated_clock.Turn`; empty without such devices.
     """
 
     def __init__(
@@ -42,17 +48,21 @@ class History:
         rounds: list[Row] | None = None,
         clients: list[Row] | None = None,
         columns: Columns = NO_COLUMNS,
+        timeline: list[Row] | None = None,
     ):
         self.rows = rounds or []
         """The rows of `rounds`, oldest first."""
         self.client_rows = clients or []
         """The rows of `clients`, oldest first."""
+        self.timeline_rows = timeline or []
+        """The rows of `timeline`, oldest first."""
         self.columns = columns
 
-    def add(self, row: Row, clients: list[Row]) -> None:
+    def add(self, row: Row, clients: list[Row], timeline: Sequence[Row] = ()) -> None:
         """Append a round."""
         self.rows.append(row)
         self.client_rows += clients
+        self.timeline_rows += timeline
 
     @property
     def last_clients(self) -> list[Row]:
@@ -74,6 +84,12 @@ class History:
         import pandas as pd
 
         return pd.DataFrame(self.client_rows)
+
+    @property
+    def timeline(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(self.timeline_rows)
 
     @property
     def last(self) -> Row:
@@ -156,10 +172,13 @@ class History:
         return len(self.rows)
 
     def save(self, folder: Path) -> None:
-        """Write `columns.json`, `rounds.parquet` and `clients.parquet`, each atomically."""
+        """Write `columns.json`, `rounds.parquet`, `clients.parquet` and, if it has rows, `timeline.parquet`, each atomically."""
         self.columns.save(folder)
-        for name, table in (("rounds", self.rounds), ("clients", self.clients)):
-            write_bytes(folder / f"{name}.parquet", table.to_parquet(index=False))
+        tables = {ROUNDS_FILE: self.rounds, CLIENTS_FILE: self.clients}
+        if self.timeline_rows:
+            tables[TIMELINE_FILE] = self.timeline
+        for name, table in tables.items():
+            write_bytes(folder / name, table.to_parquet(index=False))
 
     @classmethod
     def load(cls, folder: Path, until: int | None = None) -> History:
@@ -169,8 +188,11 @@ class History:
         """
         import pandas as pd
 
+        files = [folder / ROUNDS_FILE, folder / CLIENTS_FILE]
+        if (folder / TIMELINE_FILE).exists():
+            files.append(folder / TIMELINE_FILE)
         tables = []
-        for file in (folder / f"{name}.parquet" for name in ("rounds", "clients")):
+        for file in files:
             try:
                 tables.append(pd.read_parquet(file))
                 if len(tables[-1]) and "round" not in tables[-1]:
@@ -183,12 +205,12 @@ class History:
         absent = {*range(1, (until or 0) + 1)}.difference(tables[0].get("round", ()))
         if absent:
             raise DamagedRun(
-                f"{folder / 'rounds.parquet'} lacks round {min(absent)} of {until} that were done; restore it, or start in another "
+                f"{folder / ROUNDS_FILE} lacks round {min(absent)} of {until} that were done; restore it, or start in another "
                 "folder"
             )
         kept = [t if until is None or t.empty else t[t["round"] <= until] for t in tables]
-        rounds, clients = (_rows_of(table) for table in kept)
-        return cls(rounds, clients, Columns.load(folder))
+        rounds, clients, *timeline = map(_rows_of, kept)
+        return cls(rounds, clients, Columns.load(folder), *timeline)
 
 
 def _rows_of(table: pd.DataFrame) -> list[Row]:

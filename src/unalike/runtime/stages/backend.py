@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from unalike.client_devices.simulated_clock import Turn
 from unalike.core.types import Tree
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.runtime.records.history import Row
@@ -28,8 +29,8 @@ class RoundUpdates:
     `groups` leaves out groups without a client in the cohort; `faults` say what went wrong with a client before it had an
     update to look at; `lost` why the update of a simulated device did not arrive; `local` are evaluations of the models
     after local training, where clients evaluate these themselves. `client_seconds` are the times from the request to the
-    update, of simulated devices or by the clock, where the sampler learns from rounds. `complete` is called when the updates
-    have been aggregated, and frees what held them.
+    update, of simulated devices or by the clock, where the sampler learns from rounds. `turns` are the rows of the timeline of
+    simulated devices. `complete` is called when the updates have been aggregated, and frees what held them.
     """
 
     groups: Mapping[str, Updates]
@@ -40,6 +41,7 @@ class RoundUpdates:
     lost: Mapping[int, str] = field(default_factory=dict)
     local: Mapping[int, dict[str, Any]] = field(default_factory=dict)
     client_seconds: Mapping[int, float] = field(default_factory=dict)
+    turns: Sequence[Turn] = ()
     complete: Callable[[], None] = lambda: None
 
 

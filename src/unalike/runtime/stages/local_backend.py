@@ -199,7 +199,7 @@ class LocalStage:
             with notes_about(name), untouched(group.method, values):
                 groups[name] = group.train(ids, started_from)
         updates = self._with_costs(asked, groups, arrivals.lost, self.clock() - started)
-        updates = replace(updates, client_seconds=client_seconds)
+        updates = replace(updates, client_seconds=client_seconds, turns=arrivals.turns)
         return Replies(metrics, updates, evaluation_seconds)
 
     def _keep_versions(self, rounds: dict[int, int]) -> dict[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike.client_devices.simulated_clock import Devices, NoDevices, WorkOf
+from unalike.client_devices.simulated_clock import Devices, NoDevices, Turn, WorkOf
 from unalike.core import tree
 from unalike.core.options import cohort_size
 from unalike.core.types import Context, Tree
@@ -47,7 +47,7 @@ class RoundResult:
     these clients of all groups, `train_loss` their mean task loss over all steps, weighted by training samples. `refused` says
     why an update was refused, where that is still to be recorded as an event, `faults` what went wrong with a client, as the
     table of clients shows it, `lost` why the update of a simulated device did not arrive, `chosen` why its sampler asked a
-    client. `seconds` of training and aggregation; `local` and `client_seconds` as in `RoundUpdates`.
+    client. `seconds` of training and aggregation; `local`, `client_seconds` and `turns` as in `RoundUpdates`.
     """
 
     before: dict[str, ServerState] = field(default_factory=dict)
@@ -63,6 +63,7 @@ class RoundResult:
     bytes_up: int = 0
     local: dict[int, dict[str, Any]] = field(default_factory=dict)
     client_seconds: dict[int, float] = field(default_factory=dict)
+    turns: Sequence[Turn] = ()
 
     def add(self, name: str, group_round: GroupRound) -> None:
         """Add the outcome of the round in a group: the clients with accepted updates, and what was wrong with others."""

@@ -1,0 +1,45 @@
+"""The timeline of simulated devices in a comparison, and the state of the dashboard that shows it."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+import unalike as ua
+from unalike.comparison import comparison
+from unalike.dashboard.state import Followed
+
+
+@pytest.fixture
+def clients():
+    return ua.partition("digits", "iid", clients=4)
+
+
+def test_comparison_keeps_the_timelines_of_its_runs(clients, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "MOST_CLIENTS_OF_TIMELINE", 3)
+    found = ua.compare(
+        ["fedavg", "fedbuff(buffer=2)"],
+        clients,
+        model="linear",
+        rounds=4,
+        seeds=1,
+        devices="pareto",
+        out=tmp_path,
+        progress=False,
+    )
+    timeline = found.timeline
+    assert set(timeline["client"]) == set(clients.names[:3])
+    assert (timeline["method"] == "fedavg").sum() == 3 * 4
+    assert "trained, counted in a later round" in set(timeline["fate"])
+    pd.testing.assert_frame_equal(ua.open_comparison(tmp_path).timeline, timeline)
+
+    # a run alone has the same rows
+    [cell] = tmp_path.glob("cells/fedavg-*")
+    alone = ua.open_comparison(cell).timeline.drop(columns="method")
+    of_method = timeline[timeline["method"] == "fedavg"].drop(columns="method")
+    pd.testing.assert_frame_equal(alone, of_method.reset_index(drop=True))
+
+    # and so has the dashboard that follows it
+    shown = Followed(cell).state()["timeline"]
+    assert len(shown["clients"]) == 4 and len(shown["bars"]) == 4 * 4
+    assert shown["fates"] == [{"name": "trained", "color": shown["fates"][0]["color"], "count": 16}]
