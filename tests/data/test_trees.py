@@ -143,6 +143,25 @@ def test_run_on_trees_predicts_is_opened_and_exported(tmp_path):
     np.testing.assert_allclose(table[:, -1], predicted["probability_1"], atol=1e-5)
 
 
+class JoinedInputs(TwoInputs):
+    """The same model on one array that holds the pixels and the row."""
+
+    def forward(self, x):
+        return super().forward({"image": x[:, :16].unflatten(1, (1, 4, 4)), "row": x[:, 16:]})
+
+
+@pytest.mark.parametrize("method", ["feddf(steps=3)", "fedcurv(lam=1)"])
+def test_methods_and_samples_of_the_server_read_trees_as_the_arrays_joined_to_one(method):
+    scores = []
+    joined = np.concatenate([IMAGES.reshape(SAMPLES, -1), ROWS], axis=1)
+    for x, model in ((INPUTS, TwoInputs), (joined, JoinedInputs)):
+        clients = ua.partition(ua.load((x, LABELS)), "iid", clients=2, split=0.5)
+        torch.manual_seed(0)
+        run = ua.run(method, clients, model=model, rounds=2, proxy=(x, LABELS), test=(x, LABELS))
+        scores.append(run.history.rounds["loss"].to_numpy())
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-5)
+
+
 def padded(samples):
     """A collate rule: texts padded to the longest, with a mask, and labels that do not count there."""
     tokens, labels = zip(*samples, strict=True)
