@@ -107,6 +107,14 @@ def test_oort_draws_by_statistical_utility_times_system_utility():
     assert found[3] < 0.25 < found[0]
 
 
+def test_oort_fills_the_cohort_where_losses_are_negative():
+    sampler = Oort(exploration=0, least_exploration=0)
+    state = sampler.observe(outcome([-4.0, -3.0, -2.0, 1.0]), sampler.choice_init(4))
+    found = chances(sampler, state, size=3)
+    assert found.sum() == pytest.approx(3)
+    assert found[3] > found[:3].max()
+
+
 def test_oort_without_exploitation_is_the_usual_draw_of_new_clients():
     found = chances(Oort(exploration=1, decay=1), Oort().choice_init(4))
     assert found == pytest.approx(np.full(4, 0.5), abs=0.03)
