@@ -102,6 +102,7 @@ def test_training_and_test_samples_of_trees_are_read_and_divided(tmp_path):
         ({"image": IMAGES, "row": ROWS * np.nan}, r"x\['row'\] holds 180 NaN"),
         ({}, "an empty dictionary"),
         ({1: IMAGES}, "the name 1"),
+        ([IMAGES, ROWS], "a list of values of unlike shapes.*a tuple or a dictionary"),
     ],
 )
 def test_faulty_trees_are_refused_by_the_place_of_the_fault(x, message):
