@@ -164,6 +164,13 @@ def test_round_robin_asks_everybody_once_in_a_cycle_and_composes_with_any_method
     assert found == [(0, 1), (2, 3), (4, 5)] * 2
 
 
+def test_notes_count_the_clients_that_a_sampler_asks(clients):
+    alone = "one client takes part in a round: no models are averaged; let more clients take part"
+    named = "named_clients(clients=('client-1', 'client-4'))"
+    assert alone in run("round_robin", clients, rounds=2, participation=0.01).notes
+    assert alone not in run(named, clients, rounds=2, participation=0.01).notes
+
+
 def test_record_says_who_was_chosen_and_why(clients):
     history = run("named_clients(clients=('client-1', 'client-4'))", clients, rounds=1).history
     rows = history.clients[history.clients["round"] == 1]
