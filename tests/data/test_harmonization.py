@@ -97,7 +97,8 @@ def test_inputs_without_site_effects_change_little():
 @pytest.mark.parametrize(
     ("columns", "kept", "message"),
     [([1], [0], "two columns or more"), ([1, 2], [5], "kept columns .5. are constant"),
-     ([1, 5], [0], "columns .5. are constant")],
+     ([1, 5], [0], "columns .5. are constant"), (None, [-1], "positions from 0 to 5"),
+     ([1, 2, 6], [0], "positions from 0 to 5"), ([1, 2, 2], [0], "each once")],
 )  # fmt: skip
 def test_columns_that_cannot_be_corrected_are_refused(columns, kept, message):
     sites = [np.column_stack([x, np.full(len(x), 7.0)]) for x in samples()]

@@ -102,6 +102,7 @@ def test_training_and_test_samples_of_trees_are_read_and_divided(tmp_path):
         ({"image": IMAGES, "row": ROWS * np.nan}, r"x\['row'\] holds 180 NaN"),
         ({}, "an empty dictionary"),
         ({1: IMAGES}, "the name 1"),
+        ([IMAGES, ROWS], "a list of values of unlike shapes.*a tuple or a dictionary"),
     ],
 )
 def test_faulty_trees_are_refused_by_the_place_of_the_fault(x, message):
@@ -141,6 +142,25 @@ def test_run_on_trees_predicts_is_opened_and_exported(tmp_path):
     written = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     table = np.genfromtxt(written.splitlines(), delimiter=",", skip_header=1)
     np.testing.assert_allclose(table[:, -1], predicted["probability_1"], atol=1e-5)
+
+
+class JoinedInputs(TwoInputs):
+    """The same model on one array that holds the pixels and the row."""
+
+    def forward(self, x):
+        return super().forward({"image": x[:, :16].unflatten(1, (1, 4, 4)), "row": x[:, 16:]})
+
+
+@pytest.mark.parametrize("method", ["feddf(steps=3)", "fedcurv(lam=1)"])
+def test_methods_and_samples_of_the_server_read_trees_as_the_arrays_joined_to_one(method):
+    scores = []
+    joined = np.concatenate([IMAGES.reshape(SAMPLES, -1), ROWS], axis=1)
+    for x, model in ((INPUTS, TwoInputs), (joined, JoinedInputs)):
+        clients = ua.partition(ua.load((x, LABELS)), "iid", clients=2, split=0.5)
+        torch.manual_seed(0)
+        run = ua.run(method, clients, model=model, rounds=2, proxy=(x, LABELS), test=(x, LABELS))
+        scores.append(run.history.rounds["loss"].to_numpy())
+    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-5)
 
 
 def padded(samples):

@@ -61,6 +61,14 @@ def test_fedex_lora_of_one_client_is_fedavg():
     torch.testing.assert_close(exact.params, plain.params)
 
 
+@pytest.mark.parametrize("other", ["ffa_lora", "fedsa_lora"])
+def test_fedex_lora_adds_nothing_where_a_or_b_is_not_averaged(other):
+    sim = after_rounds(f"{other} + fedex_lora")
+    plain = after_rounds(other, frozen=True)
+    for name, value in plain.params.items():
+        torch.testing.assert_close(sim.params[name], value)
+
+
 def test_fedex_lora_refuses_frozen_weights_that_the_server_would_have_to_move():
     with pytest.raises(UnalikeError, match=r"found body.base_layer.weight frozen; .*frozen=False"):
         after_rounds("fedex_lora", frozen=True)

@@ -107,6 +107,14 @@ def test_oort_draws_by_statistical_utility_times_system_utility():
     assert found[3] < 0.25 < found[0]
 
 
+def test_oort_fills_the_cohort_where_losses_are_negative():
+    sampler = Oort(exploration=0, least_exploration=0)
+    state = sampler.observe(outcome([-4.0, -3.0, -2.0, 1.0]), sampler.choice_init(4))
+    found = chances(sampler, state, size=3)
+    assert found.sum() == pytest.approx(3)
+    assert found[3] > found[:3].max()
+
+
 def test_oort_without_exploitation_is_the_usual_draw_of_new_clients():
     found = chances(Oort(exploration=1, decay=1), Oort().choice_init(4))
     assert found == pytest.approx(np.full(4, 0.5), abs=0.03)
@@ -154,6 +162,13 @@ def test_round_robin_asks_everybody_once_in_a_cycle_and_composes_with_any_method
     assert len(asked(run("fednova + half_precision + cohort_by_cluster", clients).history)) == 6
     found = asked(run("scaffold + lws + round_robin", clients).history)
     assert found == [(0, 1), (2, 3), (4, 5)] * 2
+
+
+def test_notes_count_the_clients_that_a_sampler_asks(clients):
+    alone = "one client takes part in a round: no models are averaged; let more clients take part"
+    named = "named_clients(clients=('client-1', 'client-4'))"
+    assert alone in run("round_robin", clients, rounds=2, participation=0.01).notes
+    assert alone not in run(named, clients, rounds=2, participation=0.01).notes
 
 
 def test_record_says_who_was_chosen_and_why(clients):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import unalike as ua
+from unalike import UnalikeError
 from unalike.core.model import Model
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lora.py"
@@ -37,6 +38,12 @@ def trained(module, clients, method, rounds=1):
 def test_adapters_change_nothing_before_they_are_trained():
     net, x = ua.model(SMALL, (1, 8, 8), 5), torch.rand(3, 1, 8, 8)
     assert torch.equal(ua.low_rank(deepcopy(net))(x), net(x))
+
+
+def test_module_with_adapters_gets_no_others():
+    net = ua.low_rank(ua.model(SMALL, (1, 8, 8), 5))
+    with pytest.raises(UnalikeError, match="found a module with adapters"):
+        ua.low_rank(net)
 
 
 def test_adapters_and_head_alone_cross_the_wire(lora):

@@ -88,6 +88,8 @@ def test_shares_are_drawn_by_the_seed_and_clusters_choose(crowd, small):
         ("fedproto", SPEC.replace("'*'", "'nobody'"), "gives no network to site2"),
         ("fedproto", SPEC.replace("site[01]", "nobody"), "to no client with training samples"),
         ("fedproto", "networks(small=3, large='mlp')", "expected the text of a model"),
+        ("fedproto", SPEC.replace(RULE, "shares(of=3)"), "found of=3, expected"),
+        ("fedproto", SPEC.replace(RULE, "clusters(of=(0, 1))"), "found of=(0, 1), expected"),
     ],
 )
 def test_networks_that_cannot_be_trained_are_refused(crowd, small, method, model, message):

@@ -384,7 +384,13 @@ def _tensor(values: Any, what: str) -> Tensor:
             raise UnalikeError(
                 f"{what} holds {masked} masked values; fill them or leave those samples out"
             )
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise UnalikeError(
+            f"{what} is a list of values of unlike shapes, expected equal ones; several arrays for each sample are a tuple or "
+            "a dictionary"
+        ) from None
     if array.dtype.kind not in "biuf":
         raise UnalikeError(
             f"{what} has dtype {array.dtype}, expected numbers; encode texts and objects as "

@@ -197,16 +197,23 @@ def harmonized(
         encoding: new rows need the correction of their site.
 
     Raises:
-        UnalikeError: Inputs are no rows, a client has fewer than two training samples, fewer than two columns are corrected, or
-            `estimate` refuses the columns.
+        UnalikeError: Inputs are no rows, a client has fewer than two training samples, there is no such column, fewer than two
+            are corrected, or `estimate` refuses the columns.
     """
     if not is_one_tensor(population.x) or len(population.input_shape) != 1:
         raise UnalikeError(
             f"found inputs of shape {population.input_shape}, expected rows of numbers: "
             "give features of images in their place"
         )
+    positions = range(population.input_shape[0])
     if columns is None:
-        columns = [d for d in range(population.input_shape[0]) if d not in kept]
+        columns = [d for d in positions if d not in kept]
+    unknown = [d for d in (*columns, *kept) if d not in positions]
+    if unknown or len(set(columns)) < len(columns):
+        raise UnalikeError(
+            f"found the columns {list(columns)} to correct and {list(kept)} to keep; "
+            f"expected positions from 0 to {positions[-1]}, each once"
+        )
     if len(columns) < LEAST_COLUMNS or set(columns) & set(kept):
         raise UnalikeError(
             f"found the columns {list(columns)} to correct beside {list(kept)} to keep; "

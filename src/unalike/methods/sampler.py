@@ -119,6 +119,14 @@ class Sampler(Part):
         """
         return {}
 
+    def cohort_size(self, usual: int) -> int:
+        """Number of clients that a round asks if all are there. Called once a stage. Default: `usual`.
+
+        Args:
+            usual: Number of clients by the participation of the run.
+        """
+        return usual
+
     @abstractmethod
     def choose(self, candidates: Candidates, state: Tree) -> Choice:
         """The cohort of a round. It follows from the arguments alone, so that a run that resumes asks the same. No default.

@@ -60,14 +60,18 @@ def low_rank(
         The module.
 
     Raises:
-        UnalikeError: No linear layer below the head has such a path, or the rank is no positive integer.
+        UnalikeError: No linear layer below the head has such a path, the module has adapters, or the rank is no positive integer.
 
     >>> net = low_rank(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), rank=1)
     >>> [name for name, p in net.named_parameters() if p.requires_grad]
     ['0.lora_A.weight', '0.lora_B.weight', '2.weight', '2.bias']
     """
-    if not isinstance(rank, int) or rank < 1:
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise UnalikeError(f"low_rank: found rank={rank!r}, expected a positive integer")
+    if any(isinstance(m, LowRank) for m in module.modules()):
+        raise UnalikeError(
+            "low_rank: found a module with adapters; expected one without: give all layers theirs in one call, by `layers`"
+        )
     # Attention of PyTorch reads the weights of its own subclass of Linear past `forward`, so that an adapter would not act.
     _, head = find_head(module)
     paths = [path for path, m in module.named_modules() if type(m) is nn.Linear and m is not head]

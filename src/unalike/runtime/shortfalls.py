@@ -192,7 +192,9 @@ def _alone(method: Method, setup: Setup) -> list[str]:
     """A sentence where there is nobody to be averaged with."""
     if setup.participants > 1 or not method.has_shared_model(setup.model):
         return []
-    parts = [p.name for p in method.parts if p not in DEFAULTS.values()]
+    # who is asked is chosen all the same
+    others = [p for p in method.parts if p is not method.sampler]
+    parts = [p.name for p in others if p not in DEFAULTS.values()]
     idle = f", and {' and '.join(parts)} cannot compare it with others" if parts else ""
     return [
         f"one client takes part in a round: no models are averaged{idle}; let more clients take part"

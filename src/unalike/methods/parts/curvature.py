@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from unalike.core import tree
+from unalike.core.inputs import Inputs, map_inputs
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, ServerView
 from unalike.methods.method import alias
@@ -72,10 +73,11 @@ def _distance(v: Tensor, u: Tensor, w: Tensor) -> Tensor:
 def _information(client: ClientView) -> Tree:
     """The mean over all local samples of the squared gradient of a sample's loss, [*shape] each."""
 
-    def loss(params: Tree, x: Tensor, y: Tensor) -> Tensor:
+    def loss(params: Tree, x: Inputs, y: Tensor) -> Tensor:
         values = client.params | params
-        output = client.model(values, x[None], buffers=client.buffers, context=client.context)
-        return client.task_loss(output, Batch(x[None], y[None]))
+        sample = Batch(map_inputs(lambda t: t[None], x), y[None])
+        output = client.model(values, sample.x, buffers=client.buffers, context=client.context)
+        return client.task_loss(output, sample)
 
     trained = tree.only(client.params, client.received_params)
     total = tree.zeros(trained)

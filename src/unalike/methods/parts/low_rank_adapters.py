@@ -69,6 +69,7 @@ class ExactAdapterMean(Personalizer, Upload, Aggregator):
 
     So W + s B A becomes the mean of the clients' W + s B_k A_k, which plain averages of A and B do not give; s is the adapter's
     scaling. Of one client, or of clients with equal A or equal B, the residual is 0, and it is FedAvg. All else is averaged.
+    An adapter of which A or B is not averaged has no residual.
 
     Clients send adapters alone, and receive the weights W beneath them, which no client trains: `ua.low_rank(frozen=False)` leaves
     them open to the server, or `requires_grad_(True)` for `base_layer.weight` of peft. The paper sends the residual, of which
@@ -105,6 +106,9 @@ class ExactAdapterMean(Personalizer, Upload, Aggregator):
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         mean = tree.weighted_sum(cohort.update, weights)
         for adapter in adapters(server.settings.model):
+            # where clients have one A, or keep B back, as beside `ffa_lora` and `fedsa_lora`, nothing is lacking
+            if adapter.a not in mean or adapter.b not in mean:
+                continue
             own_a = server.params[adapter.a] + cohort.update[adapter.a]
             own_b = server.params[adapter.b] + cohort.update[adapter.b]
             own_products = {adapter.weight: adapter.product(own_a, own_b)}

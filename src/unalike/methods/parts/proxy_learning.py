@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unalike._utils import seeds
 from unalike.core import tree
+from unalike.core.inputs import Inputs, take_rows
 from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
@@ -200,12 +201,13 @@ class EnsembleDistillation(ServerStep):
         optimizer = torch.optim.Adam(student.values(), self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         x = server.proxy.x
+        y = server.proxy.y
         buffers = server.settings.model.buffers
-        size = min(self.batch_size, len(x))
-        with seeds.isolated(_seed(server), x.device), torch.enable_grad():
+        size = min(self.batch_size, len(y))
+        with seeds.isolated(_seed(server), y.device), torch.enable_grad():
             for _ in range(self.steps):
-                rows = torch.randperm(len(x))[:size].to(x.device)
-                z = _logits(server, student, x[rows], buffers, training=True)
+                rows = torch.randperm(len(y))[:size].to(y.device)
+                z = _logits(server, student, take_rows(x, rows), buffers, training=True)
                 loss = self._divergence(z, ensemble[rows])
                 optimizer.zero_grad()
                 loss.backward()
@@ -247,7 +249,7 @@ def _fit(
 
 
 def _logits(
-    server: ServerView, params: Tree, x: Tensor, buffers: Tree, *, training: bool
+    server: ServerView, params: Tree, x: Inputs, buffers: Tree, *, training: bool
 ) -> Tensor:
     model = server.settings.model
     return model(model.params | params, x, buffers=buffers, training=training).logits

@@ -134,6 +134,9 @@ class NamedClients(Sampler):
 
     decides_by: ClassVar[str] = "their names"
 
+    def cohort_size(self, usual: int) -> int:
+        return len({*self.clients})
+
     def choose(self, candidates: Candidates, state: Tree) -> Choice:
         numbers = {self._number(name, candidates.names) for name in self.clients}
         clients = sorted(numbers & set(candidates.ids))

@@ -66,10 +66,10 @@ class Oort(Sampler):
 
         U_k = n_k F_k / max_j n_j F_j + sqrt(0.1 log r / r_k),   U_k <- U_k (T / t_k)^alpha where t_k > T
 
-    n_k are samples, F_k the mean training loss of the client's last round r_k, r the current round, t_k its seconds. A share
-    max(least_exploration, exploration * decay^r) of the cohort are clients of which no update has come, the others are drawn by U_k
-    among those with at least `cutoff` times the utility of the last that would fit. The pacer: T is a quantile of the known
-    t_k, 0.3 at first; it rises by 0.05 after `window` rounds whose cohorts had less statistical utility than those of the
+    n_k are samples, F_k the mean training loss of the client's last round r_k (0 for a negative one), r the current round, t_k its
+    seconds. A share max(least_exploration, exploration * decay^r) of the cohort are clients of which no update has come, the others
+    are drawn by U_k among those with at least `cutoff` times the utility of the last that would fit. The pacer: T is a quantile of
+    the known t_k, 0.3 at first; it rises by 0.05 after `window` rounds whose cohorts had less statistical utility than those of the
     window before. Without simulated devices or a network nobody has seconds, and utility is statistical.
 
     Biased towards clients with much loss and fast devices. exploration = least_exploration = 1 with more clients than are ever
@@ -134,7 +134,8 @@ class Oort(Sampler):
         """U_k of known clients, [K]."""
         if not len(ids):
             return np.zeros(0)
-        gains = candidates.sizes[ids] * state[LOSS].numpy(force=True)[ids]
+        losses = state[LOSS].numpy(force=True)[ids]
+        gains = candidates.sizes[ids] * losses.clip(min=0)
         turns = state[TURN].numpy(force=True)[ids]
         current = candidates.round + 1
         scaled = gains / max(gains.max(), np.finfo(np.float32).tiny)

@@ -161,7 +161,7 @@ def common_start(method: Method, models: Mapping[str, Model]) -> dict[str, Model
 
 @rules.register("shares")
 def shares(
-    population: Population, networks: int, seed: int, *, of: Sequence[float] = ()
+    population: Population, networks: int, seed: int, *, of: tuple[float, ...] = ()
 ) -> np.ndarray:
     """Shares of the clients, drawn by the seed; equal ones by default."""
     weights = np.array(of or [1.0] * networks)
@@ -177,7 +177,7 @@ def shares(
 
 @rules.register("names")
 def names(
-    population: Population, networks: int, seed: int, *, patterns: Sequence[str]
+    population: Population, networks: int, seed: int, *, patterns: tuple[str, ...]
 ) -> np.ndarray:
     """The first network with a pattern, as of files, that the client's name fits."""
     _check_count(patterns, networks, "patterns")
@@ -191,7 +191,7 @@ def names(
 
 @rules.register("clusters")
 def clusters(
-    population: Population, networks: int, seed: int, *, of: Sequence[Sequence[int]]
+    population: Population, networks: int, seed: int, *, of: tuple[tuple[int, ...], ...]
 ) -> np.ndarray:
     """The network that has the client's cluster in its list."""
     _check_count(of, networks, "lists of clusters")

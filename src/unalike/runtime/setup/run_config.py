@@ -18,6 +18,7 @@ from unalike._utils.spec import parse_one
 from unalike._utils.version import __version__
 from unalike.core.inputs import is_one_tensor, layout_of, map_inputs
 from unalike.core.model import Model
+from unalike.core.nests import tensors_of
 from unalike.core.option import without_defaults
 from unalike.core.options import cohort_size
 from unalike.core.privacy import ReleaseSampling
@@ -166,7 +167,7 @@ class RunConfig:
         }
         for name, pair in (("test", self.test), ("proxy", self.proxy)):
             if pair is not None:
-                data[name] = fingerprint({"x": pair[0], "y": pair[1]})
+                data[name] = _fingerprint_of(pair)
         if self.plan_inputs.clusters is not None:
             data["clusters"] = digest({"of": [int(c) for c in self.plan_inputs.clusters]})
         if partition is not None:
@@ -628,6 +629,15 @@ def _tensors(name: str, found: Pair | None, population: Population) -> TensorPai
     return x, y
 
 
+def _fingerprint_of(pair: TensorPair) -> str:
+    """The hash of samples and labels; the arrays of a tree are numbered, since the layout of the inputs has their names."""
+    x, y = pair
+    if is_one_tensor(x):
+        return fingerprint({"x": x, "y": y})
+    arrays = {f"x{number}": values for number, values in enumerate(tensors_of(x))}
+    return fingerprint(arrays | {"y": y})
+
+
 def _batch(pair: TensorPair | None) -> Batch | None:
     if pair is None:
         return None
@@ -647,4 +657,4 @@ def _pair_on(device: torch.device, pair: TensorPair | None) -> TensorPair | None
     if pair is None:
         return None
     x, y = pair
-    return x.to(device), y.to(device)
+    return map_inputs(lambda t: t.to(device), x), y.to(device)

@@ -125,7 +125,8 @@ class StageState:
         self.choice = Choice(())
         """The last cohort that was drawn."""
         self._share = run_config.sampling.expected / run_config.sampling.units
-        self.cohort_size = cohort_size(run_config.options.participation, len(self.eligible))
+        usual = cohort_size(run_config.options.participation, len(self.eligible))
+        self.cohort_size = self.sampler.cohort_size(usual)
         """Clients in a round; the expected number where each one is drawn by itself."""
         # pooled samples are at the server, which has no device of a client
         self.devices = NoDevices() if devices is None or stage.pooled else devices
