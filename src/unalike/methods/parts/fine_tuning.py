@@ -136,7 +136,8 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     rows = len(second.y)
     return first, batch._replace(
         x=join_nests(
-            [second.x, first_rows(first.x, rows)], lambda pair: torch.where(filled, pair[0], pair[1])
+            [second.x, first_rows(first.x, rows)],
+            lambda pair: torch.where(filled, pair[0], pair[1]),
         ),
         y=torch.where(filled, second.y, first.y[:rows]),
         weight=torch.where(filled, second.weight, first.weight[:rows]),
