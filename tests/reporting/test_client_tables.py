@@ -200,8 +200,8 @@ def test_a_report_of_a_folder_takes_the_score_across_clients_once(compared, acro
     ) == summary_page.render(other.content())
     assert joined.page(summary=True).count(f"Scores are {word} on samples") == 1
     assert (
-        f"{word} (%) of one client" not in joined.page()
-        and "ROC AUC (%) of one client" in joined.page()
+        f"{word} (%) of one hospital" not in joined.page()
+        and "ROC AUC (%) of one hospital" in joined.page()
     )
 
 
