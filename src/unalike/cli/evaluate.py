@@ -265,8 +265,8 @@ def _other_samples(
     from unalike.cli.finished_run import fitting, labels, note_own_data
 
     note_own_data(data, folder, config)
-    columns = _columns_of(subgroups, data, data_dir)
-    dataset = fitting(data, data_dir, folder, config, table | columns)
+    beside = _columns_of(subgroups, data, data_dir)
+    dataset = fitting(data, data_dir, folder, config, table | beside)
     x, _ = dataset.merged()
     y = labels(dataset, folder, config)
     owner = np.zeros(len(y), np.int64)

@@ -205,8 +205,10 @@ def _with_tests_of(table: pd.DataFrame, in_use: pd.DataFrame, same: list[str]) -
     """The rows of a protocol, with the tests and verdicts of the models in use for the candidates that have the `same` scores."""
     by_method = table.set_index("method")
     tested = in_use.set_index("method")
+    role = by_method["role"].to_dict()
+    role_in_use = tested["role"].to_dict()
     for method in same:
-        if by_method.loc[method, "role"] == tested.loc[method, "role"] == CANDIDATE:
+        if role[method] == role_in_use[method] == CANDIDATE:
             by_method.loc[method, OF_ONE_DIFFERENCE] = tested.loc[method, OF_ONE_DIFFERENCE]
     return by_method.reset_index()
 
