@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from scipy.special import expit, logit
 from sklearn.metrics import accuracy_score, brier_score_loss, precision_score, roc_auc_score
 
 import unalike as ua
+from unalike.data.sources import table_files
 
 
 @pytest.fixture
@@ -224,10 +226,12 @@ def test_scores_on_the_data_of_the_run_are_said_to_be_too_good(cli, run, tmp_pat
 
 def test_subgroups_have_rows_with_intervals_and_thresholds(cli, run):
     """The pressure is a feature, the ward no column of the model; both divide the rows of any table."""
-    frame = pd.read_csv("visits.csv").assign(ward=["a", "b", None] * 50)
+    frame = pd.read_csv("visits.csv").assign(ward=["01", "02", None] * 50)
     frame.to_csv("new.csv", index=False)
     flags = ["--by", "pressure=130", "--by", "ward", "--threshold", 0.3]
-    found, _ = evaluated(cli, run, "--data", "new.csv", *flags)
+    with mock.patch.object(table_files, "opened", wraps=table_files.opened) as opened:
+        found, _ = evaluated(cli, run, "--data", "new.csv", *flags)
+    opened.assert_called_once()
     risk = ua.open_run(run).predict("new.csv")["probability_ill"].to_numpy()
     ill = (frame["outcome"] == "ill").to_numpy()
     high = (frame["pressure"] >= 130).to_numpy()
@@ -235,8 +239,8 @@ def test_subgroups_have_rows_with_intervals_and_thresholds(cli, run):
         "new.csv",
         "pressure: under 130",
         "pressure: 130 and over",
-        "ward: a",
-        "ward: b",
+        "ward: 01",
+        "ward: 02",
         "ward: missing",
     ]
     row = found.loc["pressure: 130 and over"]

@@ -598,6 +598,23 @@ def test_target_may_be_a_comparison(tmp_path, target, true):
     assert data.classes == ["False", "True"] and int(data.merged()[1].sum()) == true
 
 
+def test_columns_beside_the_samples_follow_them_and_change_nothing_else(tmp_path):
+    """Missing cells stay missing; the column is still a feature."""
+    file = save(patients().assign(row=np.arange(40)), tmp_path / "p.csv")
+    plain = load(file, target="outcome", group="hospital", drop="row")
+    data = load(file, target="outcome", group="hospital", drop="row", beside=["age", "row"])
+    assert data.fingerprint == plain.fingerprint
+
+    # The samples are in another order than the rows, and some of them are taken.
+    half = data.subset(20)
+    rows = half.beside["row"].to_numpy()
+    assert len(half.beside) == len(half.merged()[1]) and not (rows == np.sort(rows)).all()
+    pd.testing.assert_series_equal(
+        half.beside["age"], patients()["age"].iloc[rows], check_index=False
+    )
+    assert half.groups["hospital"].tolist() == patients()["hospital"].iloc[rows].tolist()
+
+
 def test_target_in_another_unit(tmp_path):
     frame = pd.DataFrame({"cost": np.arange(24) * 100.5 + 10, "x": [0.5, 1, 2] * 8})
     file = save(frame, tmp_path / "t.csv")

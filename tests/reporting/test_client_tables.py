@@ -160,11 +160,16 @@ def test_another_score_of_all_clients_decides(compared, across):
     own = found.client_scores.copy()
     decides = own["client"].isin(["all test samples pooled", "mean of the clients"])
     ends = ["to_fedavg_low", "to_fedavg_high"]
+    of_alone = ["to_local_only_low", "to_local_only_high"]
+    of_baseline = decides & (own["method"] == "fedavg")
+    own.loc[of_baseline, of_alone] = other.client_scores.loc[of_baseline, of_alone]
     own.loc[decides, ends] = other.client_scores.loc[decides, ends]
     pd.testing.assert_frame_equal(other.client_scores, own)
     if across == "clients":
         of_mean = other.client_scores.set_index(["client", "method"]).loc["mean of the clients"]
         of_summary = other.summary[other.summary["protocol"] == "used"].set_index("method")
+        low, high = of_summary.loc["local_only", ["ci_low", "ci_high"]]
+        assert list(of_mean.loc["fedavg", of_alone]) == [-high, -low]
         for name in ("ditto", "local_only"):
             assert list(of_mean.loc[name, ends]) == list(
                 of_summary.loc[name, ["ci_low", "ci_high"]]
@@ -195,8 +200,8 @@ def test_a_report_of_a_folder_takes_the_score_across_clients_once(compared, acro
     ) == summary_page.render(other.content())
     assert joined.page(summary=True).count(f"Scores are {word} on samples") == 1
     assert (
-        f"{word} (%) of one client" not in joined.page()
-        and "ROC AUC (%) of one client" in joined.page()
+        f"{word} (%) of one hospital" not in joined.page()
+        and "ROC AUC (%) of one hospital" in joined.page()
     )
 
 

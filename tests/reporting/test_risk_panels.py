@@ -72,15 +72,19 @@ def test_every_hospital_has_a_row_and_the_large_ones_curves(compared):
         "all test samples pooled",
     ]
     # pooled over hospitals, an ROC curve would reward knowing the hospital
-    assert [view.label for view in panels["roc"].views] == ["north", "south", "mean of the clients"]
+    assert [view.label for view in panels["roc"].views] == [
+        "north",
+        "south",
+        "mean of the hospitals",
+    ]
     assert [view.label for view in panels["net_benefit"].views] == [
         "north",
         "south",
         "all test samples pooled",
-        "mean of the clients",
+        "mean of the hospitals",
     ]
     table = risk_table(content, looks(content.labels))
-    mean = "mean of the clients with the score (2 of 3 have all)"  # tiny has a Brier score alone
+    mean = "mean of the hospitals with the score (2 of 3 have all)"  # tiny has a Brier score alone
     assert [row[0].text for row in table.rows] == ["north"] * 2 + ["south"] * 2 + ["tiny"] * 2 + [
         "all test samples pooled"
     ] * 2 + [mean] * 2

@@ -10,8 +10,9 @@ from unalike.statistics.models_in_use import personal_methods, protocol_in_use, 
 from unalike.statistics.summary import summary
 from unalike.statistics.verdicts import BASELINE, CANDIDATE, Rules
 
-SHARED = {"fedavg": (0.5, 0.6), "ditto": (0.5, 0.6), "fedper": (math.nan, math.nan)}
-PERSONAL = {"fedavg": (math.nan, math.nan), "ditto": (0.7, 0.9), "fedper": (0.6, 0.6)}
+UNKNOWN = (math.nan, math.nan)
+SHARED = {"fedavg": (0.5, 0.6), "ditto": (0.5, 0.6), "fedper": UNKNOWN, "fedprox": (0.55, 0.652)}
+PERSONAL = {"fedavg": UNKNOWN, "ditto": (0.7, 0.9), "fedper": (0.6, 0.6), "fedprox": UNKNOWN}
 
 
 def table(methods, plain="clients", shared=None):
@@ -78,3 +79,18 @@ def test_the_summary_compares_personal_models_with_shared_ones():
     assert found["difference"].to_dict() == pytest.approx(
         {"fedavg": math.nan, "ditto": 0.25, "fedper": 0.05}, nan_ok=True
     )
+
+
+def test_one_difference_has_one_interval_under_every_protocol():
+    """FedProx has the shared model in both families; beside Ditto's personal model its p is corrected, and so it is everywhere."""
+    rounds = table(["fedavg", "ditto", "fedprox"])
+    rounds = with_models_in_use(rounds, ["ditto"], derived(rounds))
+    clients = rounds[["method", "seed", "used_accuracy", "accuracy"]].assign(client=0)
+    found = summary(rounds, clients, derived(rounds), Rules("fedavg")).set_index("method")
+    shared = found[found["protocol"] == "clients"]
+    used = found[found["protocol"] == "used"]
+    assert used.loc["fedprox", "p_holm"] > used.loc["fedprox", "p"]
+    columns = ["difference", "ci_low", "ci_high", "p", "p_holm", "verdict"]
+    pd.testing.assert_series_equal(shared.loc["fedprox", columns], used.loc["fedprox", columns])
+    # Ditto's two models are two differences
+    assert shared.loc["ditto", "ci_low"] != used.loc["ditto", "ci_low"]

@@ -20,8 +20,6 @@ from unalike.core.options import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from unalike.data.array_checks import Pair
     from unalike.data.dataset import Dataset
     from unalike.data.partitioning.given_clients import ClientsRequest
@@ -64,16 +62,15 @@ class DataFlags(
         clients = usual_clients(partition) if self.clients is None else self.clients
         return {"partition": partition, "clients": clients}
 
-    def load(self, protocol: Sequence[str] = (), frame: pd.DataFrame | None = None) -> Loaded:
-        """Load the data set, or read its table from a frame, and take the server's samples out of it."""
+    def load(self, protocol: Sequence[str] = (), **options: Any) -> Loaded:
+        """Load the data set, with more `options` of its reader, and take the server's samples out of it."""
         from unalike.data.partitioning.hold_out import hold_out, hold_out_tests, take_test_set
         from unalike.data.sources.load import load
         from unalike.data.time_order import LATER
 
         proxy = None
         test = None
-        source = self.data if frame is None else frame
-        dataset = load(source, self.data_dir, **self.table)
+        dataset = load(self.data, self.data_dir, **self.table, **options)
         if self.limit is not None:
             dataset = dataset.subset(self.limit)
         if self.split == LATER:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
-    import pandas as pd
     from torch import Tensor
 
     from unalike.core.tasks.task import Task
@@ -264,27 +262,13 @@ def _other_samples(
     """All samples of a data set: one row, or with --group one for each group."""
     import numpy as np
 
-    from unalike.cli.finished_run import (
-        encoding_of,
-        fitting,
-        fitting_options,
-        labels,
-        note_own_data,
-    )
-    from unalike.cli.table_rows import subgroups_of_samples
-    from unalike.data.sources.load import load
+    from unalike.cli.finished_run import fitting, labels, note_own_data
 
     note_own_data(data, folder, config)
-    dataset = fitting(data, data_dir, folder, config, table)
+    beside = _columns_of(subgroups, data, data_dir)
+    dataset = fitting(data, data_dir, folder, config, table | beside)
     x, _ = dataset.merged()
     y = labels(dataset, folder, config)
-    encoding = encoding_of(folder, config)
-    options = fitting_options(data, data_dir, config, table)
-
-    def numbered(frame: pd.DataFrame, row: str) -> Dataset:
-        return load(frame, encoding=encoding, **options | {"group": row})
-
-    divided = subgroups_of_samples(data, data_dir, encoding, options, subgroups, numbered)
     owner = np.zeros(len(y), np.int64)
     names = [dataset.name if "(" in data else Path(data).name]
     if table.get("group"):
@@ -292,7 +276,14 @@ def _other_samples(
         group_of_row = [", ".join(cells) for cells in zip(*columns, strict=True)]
         found, owner = np.unique(group_of_row, return_inverse=True)
         names = found.tolist()
-    return Samples(x, y, owner, names, dataset.units, divided)
+    return Samples(
+        x=x,
+        y=y,
+        owner=owner,
+        rows=names,
+        unit=dataset.units,
+        subgroups=_divided(subgroups, dataset, np.arange(len(y))),
+    )
 
 
 def _own_samples(
@@ -307,14 +298,17 @@ def _own_samples(
     import numpy as np
 
     from unalike.cli.finished_run import client_index, own_clients, source_of
-    from unalike.cli.table_rows import subgroups_of_samples
     from unalike.data.ragged import Ragged
 
     if table:
         raise UnalikeError(
             f"found --{next(iter(table))} without --data: the rows are the run's own clients; give the table with --data"
         )
-    plan, dataset, population = own_clients(folder, config, data_dir, remedy="; give --data")
+    source = source_of(folder, config, data_dir)
+    columns = _columns_of(subgroups, source.data, source.data_dir)
+    plan, dataset, population = own_clients(
+        folder, config, data_dir, remedy="; give --data", **columns
+    )
     chosen = range(len(population)) if client is None else [client_index(population, client)]
     test = Ragged.of(population.test[k] for k in chosen)
     owner = np.repeat(np.arange(len(chosen)), test.sizes)
@@ -322,24 +316,37 @@ def _own_samples(
 
     # The samples in the data set: a plan that changes samples numbers its copies anew.
     places = Ragged.of(plan.test[k] for k in chosen).values
-    source = source_of(folder, config, data_dir)
-
-    def numbered(frame: pd.DataFrame, row: str) -> Dataset:
-        group = (*source.group, row)
-        return replace(source, group=group).load(config["protocol"], frame).dataset
-
-    divided = []
-    found = subgroups_of_samples(
-        source.data, source.data_dir, None, source.table, subgroups, numbered
-    )
-    for subgroup_of_sample, subgroup_names in found:
-        present, subgroup = np.unique(subgroup_of_sample[places], return_inverse=True)
-        divided.append((subgroup, [subgroup_names[k] for k in present]))
     return Samples(
         x=population.x[test.values],
         y=population.y[test.values],
         owner=owner,
         rows=names,
         unit=dataset.units[places],
-        subgroups=divided,
+        subgroups=_divided(subgroups, dataset, places),
     )
+
+
+def _columns_of(
+    subgroups: Sequence[Subgroups], data: str, data_dir: Path | None
+) -> dict[str, list[str]]:
+    """The option of the reader that keeps the columns of subgroups. Raises `UnalikeError` for data that is no table."""
+    from unalike.data.sources.load import table_at
+
+    if not subgroups:
+        return {}
+    if table_at(data, data_dir) is None:
+        raise UnalikeError(
+            f"found --by {subgroups[0].column} with {data}, which is no table; --group names a group of other data"
+        )
+    return {"beside": [some.column for some in subgroups]}
+
+
+def _divided(
+    subgroups: Sequence[Subgroups], dataset: Dataset, places: np.ndarray
+) -> list[tuple[np.ndarray, list[str]]]:
+    """For each of `subgroups` the number of the subgroup of each sample at these places, int64 [n], and the subgroups' names."""
+    divided = []
+    for some in subgroups:
+        assert dataset.beside is not None
+        divided.append(some.divide(dataset.beside.iloc[places], dataset.name))
+    return divided

@@ -179,11 +179,13 @@ def fitting(
     Raises `UnalikeError` for samples of another shape, and for a table if the run has no encoding.
     """
     from unalike.core.inputs import layout_of
-    from unalike.data.sources.load import load
+    from unalike.data.sources.load import load, table_at
 
     encoding = encoding_of(folder, config)
-    options = fitting_options(data, data_dir, config, columns or {})
-    dataset = load(data, data_dir, encoding=encoding, **options)
+    options: dict[str, Any] = {}
+    if table_at(data, data_dir) is not None:
+        options = {"task": config["data"]["task"], "labelled": True}
+    dataset = load(data, data_dir, encoding=encoding, **options | (columns or {}))
     if encoding is None and dataset.encoding is not None:
         why = "its data is no table; if it is one, run the command of the run again (nothing is trained), else"
         if "federation" in config:
@@ -196,18 +198,6 @@ def fitting(
     if shape != expected:
         raise UnalikeError(f"{data} has samples of shape {shape}, the model takes {expected}")
     return dataset
-
-
-def fitting_options(
-    data: str, data_dir: Path | None, config: dict[str, Any], columns: dict[str, Any]
-) -> dict[str, Any]:
-    """The options of the reader of `data` for the model of a run: `columns`, and for a table what the run knows of the target."""
-    from unalike.data.sources.load import table_at
-
-    options: dict[str, Any] = {}
-    if table_at(data, data_dir) is not None:
-        options = {"task": config["data"]["task"], "labelled": True}
-    return options | columns
 
 
 def note_own_data(data: str, folder: Path, config: dict[str, Any]) -> None:
@@ -290,9 +280,13 @@ def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Da
 
 
 def own_clients(
-    folder: Path, config: dict[str, Any], data_dir: Path | None, remedy: str = ""
+    folder: Path,
+    config: dict[str, Any],
+    data_dir: Path | None,
+    remedy: str = "",
+    **options: Any,
 ) -> tuple[PartitionPlan, Dataset, Population]:
-    """The partition plan of a run, its data set, and the clients that they make.
+    """The partition plan of a run, its data set, read with more `options`, and the clients that they make.
 
     Raises `UnalikeError`, which ends with the `remedy`, for a run without a plan, and as `own_data` does.
     """
@@ -305,16 +299,21 @@ def own_clients(
             f"{folder} has no partition plan, so the clients' samples are unknown{remedy}"
         )
     plan = PartitionPlan.load(file)
-    dataset = own_data(folder, config, data_dir)
+    dataset = own_data(folder, config, data_dir, **options)
     return plan, dataset, apply_plan(plan, dataset)
 
 
-def own_data(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Dataset:
-    """The data set of a run's clients. Raises `UnalikeError` if the clients came from a program and the data has no known name."""
+def own_data(
+    folder: Path, config: dict[str, Any], data_dir: Path | None, **options: Any
+) -> Dataset:
+    """The data set of a run's clients, read with more `options`.
+
+    Raises `UnalikeError` if the clients came from a program and the data has no known name.
+    """
     flags = _kept_flags(folder)
     source = source_of(folder, config, data_dir)
     try:
-        return source.load(config["protocol"] if flags else ()).dataset
+        return source.load(config["protocol"] if flags else (), **options).dataset
     except UnalikeError as error:
         # the data came from a command, so the error is the user's
         if flags:

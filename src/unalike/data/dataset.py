@@ -32,6 +32,9 @@ from unalike.data.array_checks import Pair, Samples
 from unalike.data.fingerprint import digest
 from unalike.data.table_encoding import Encoding
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -58,6 +61,8 @@ class Dataset:
         time: The moment of each sample, such as a day or its place in a series, training samples first. Every division then lets
             the later samples of a client test, and validate, instead of random ones. None: the order says nothing.
         notes: Sentences of the reader about the samples, which reports repeat.
+        beside: A data frame of columns of the table that were asked for, [N, ...], training samples first; models never see it, and
+            it is not hashed. None: none was asked for.
 
     Shapes:
         x: float32 images [N, C, H, W] in 0..1 or rows [N, D], or int64 tokens [N, T].
@@ -83,6 +88,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     task: Task | None = None
     """None where the labels are not known."""
+    beside: pd.DataFrame | None = None
     _whole: Pair = field(init=False, repr=False)
 
     if TYPE_CHECKING:  # the arguments may be arrays, the fields are tensors
@@ -100,6 +106,7 @@ class Dataset:
             time: np.ndarray | None = None,
             notes: tuple[str, ...] = (),
             task: Task | str | None = None,
+            beside: pd.DataFrame | None = None,
         ) -> None: ...
 
     def __repr__(self) -> str:
@@ -124,6 +131,7 @@ class Dataset:
             self.time,
             self.notes,
             self.task,
+            self.beside,
         )
         return type(self).divided, arguments
 
@@ -196,6 +204,7 @@ class Dataset:
         time: np.ndarray | None = None,
         notes: tuple[str, ...] = (),
         task: Task | str | None = None,
+        beside: pd.DataFrame | None = None,
     ) -> Dataset:
         """Make a data set from one pair of arrays without a copy: the first `train` samples train, the others test."""
         named = find_task(task) if isinstance(task, str) else task
@@ -214,6 +223,7 @@ class Dataset:
             time=time,
             notes=notes,
             task=named,
+            beside=beside,
         )
 
     def taken(self, rows: np.ndarray) -> Dataset:
@@ -233,6 +243,7 @@ class Dataset:
             time=None if self.time is None else self.time[rows],
             notes=self.notes,
             task=self.task,
+            beside=None if self.beside is None else self.beside.iloc[rows],
         )
 
     def in_order(self) -> Dataset:

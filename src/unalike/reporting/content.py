@@ -336,7 +336,8 @@ class ReportContent(SharedDetails):
     def client_scores(self) -> pd.DataFrame:
         """The scores of single clients by the models in use (`statistics.client_scores`); empty where seeds have other clients.
 
-        The interval of the row that decides, that of pooled samples or of the mean, is the one of the summary.
+        The interval of the row that decides, that of pooled samples or of the mean, is the one of the summary, also where it
+        compares the baseline with another method.
         """
         column = self.columns.get(self.deciding_protocol)
         if column is None or not self.same_clients:
@@ -351,6 +352,11 @@ class ReportContent(SharedDetails):
         for end in ("low", "high"):
             ends = table["method"].map(by_method[f"ci_{end}"])
             table.loc[is_pooled, f"to_{self.baseline}_{end}"] = ends
+        is_baseline = is_pooled & (table["method"] == self.baseline)
+        for other in self.compared_with:
+            if other != self.baseline and other in by_method.index:
+                table.loc[is_baseline, f"to_{other}_low"] = -by_method.loc[other, "ci_high"]
+                table.loc[is_baseline, f"to_{other}_high"] = -by_method.loc[other, "ci_low"]
         return table
 
     @cached_property

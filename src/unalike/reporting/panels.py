@@ -100,6 +100,7 @@ def _curves_of(content: ReportContent, column: Column, looks: Looks) -> View | N
 
 def _spreads(content: ReportContent, looks: Looks) -> list[View]:
     """The standard deviation over clients by round, under each protocol."""
+    several = wording.several(content.client_noun)
     table = content.client_rounds
     metric = content.metric_of_clients
     views = []
@@ -110,15 +111,16 @@ def _spreads(content: ReportContent, looks: Looks) -> list[View]:
         spread = by_round.std().reset_index()
         shown = _with_numbers(spread, column.name, _judged(content, protocol, looks))
         if shown:
-            title = f"standard deviation of {metric.word} over clients{metric.axis_unit}"
+            title = f"standard deviation of {metric.word} over {several}{metric.axis_unit}"
             figure = report_charts.curves(spread, column.name, title, shown, metric.scale)
-            label = f"Spread over clients, {MODELS[protocol]}"
+            label = f"Spread over {several}, {MODELS[protocol]}"
             views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     return views
 
 
 def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
     """One line per client by round, method by method, under the first seed."""
+    noun = content.client_noun
     table = content.client_rounds
     metric = content.metric_of_clients
     if table is None or table["client"].nunique() > MAX_CLIENT_LINES:
@@ -136,11 +138,11 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
             if label in views:
                 continue
             of_method = first[first["method"] == method]
-            title = f"{metric.word}{metric.axis_unit} of one client"
+            title = f"{metric.word}{metric.axis_unit} of one {noun}"
             figure = report_charts.client_lines(of_method, column.name, title, look, metric.scale)
-            alt = f"{metric.word} of each client by round under {method}, {MODELS[models]}."
+            alt = f"{metric.word} of each {noun} by round under {method}, {MODELS[models]}."
             views[label] = View(label, figure, alt)
-    caption = f"Thin lines: one client each, seed {content.seed}. Thick line: their mean.{_first_methods(looks)}"
+    caption = f"Thin lines: one {noun} each, seed {content.seed}. Thick line: their mean.{_first_methods(looks)}"
     return _panel("client-curves", caption, list(views.values()), [])
 
 
@@ -201,8 +203,9 @@ def _over(content: ReportContent) -> str:
 
 def distributions(content: ReportContent, looks: Looks) -> Panel | None:
     """The distribution of the clients' scores under each method."""
+    noun = content.client_noun
     metric = content.metric_of_clients
-    title = f"{metric.word}{metric.axis_unit} of one client"
+    title = f"{metric.word}{metric.axis_unit} of one {noun}"
     views = []
     for protocol, column in content.scores.items():
         shown = _with_numbers(content.clients, column.name, _judged(content, protocol, looks))
@@ -212,11 +215,11 @@ def distributions(content: ReportContent, looks: Looks) -> Panel | None:
             content.clients, column.name, title, shown, metric.scale
         )
         label = wording.capital(MODELS[protocol])
-        alt = f"{label}: {metric.word} of single clients under {wording.listing(shown)}."
+        alt = f"{label}: {metric.word} of single {wording.several(noun)} under {wording.listing(shown)}."
         views.append(View(label, figure, alt))
     caption = (
-        "Dots: one client under one seed (only the outliers if there are very many). "
-        "Boxes show the middle half of the clients, with a line at the median."
+        f"Dots: one {noun} under one seed (only the outliers if there are very many). "
+        f"Boxes show the middle half of the {wording.several(noun)}, with a line at the median."
     )
     return _panel("clients", caption, views, [])
 
@@ -225,11 +228,12 @@ def labels(content: ReportContent) -> Panel | None:
     """Training samples of each client by class."""
     if content.label_counts is None or content.label_counts.empty:
         return None
+    noun = content.client_noun
     clients, classes = content.label_counts.shape
     most = content.label_counts.to_numpy().max()
-    alt = f"Training samples of {clients} clients in {classes} classes, at most {most} in one cell."
+    alt = f"Training samples of {wording.plural(clients, noun)} in {classes} classes, at most {most} in one cell."
     figure = report_charts.labels(content.label_counts)
-    caption = f"Training samples by client and class, seed {content.seed}. Larger or darker marks mean more samples."
+    caption = f"Training samples by {noun} and class, seed {content.seed}. Larger or darker marks mean more samples."
     return _panel("labels", caption, [View("Labels", figure, alt)], [])
 
 
@@ -242,7 +246,7 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
         return None
     goal = metric.word + metric.axis_unit
     axes = [
-        ("Traffic", "mb", "MB to and from all clients"),
+        ("Traffic", "mb", f"MB to and from all {wording.several(content.client_noun)}"),
         ("Time", "seconds", "seconds on the machine that ran this"),
     ]
     if SIMULATED_SECONDS in content.rounds:
@@ -303,8 +307,8 @@ def pareto(content: ReportContent, looks: Looks) -> Panel | None:
     metric = content.metric
     titles = {
         "score": metric.word + metric.axis_unit,
-        "worst": f"{metric.word} of the worst tenth of clients{content.metric.axis_unit}",
-        "mb": "MB to and from all clients",
+        "worst": f"{metric.word} of the worst tenth of {wording.several(content.client_noun)}{content.metric.axis_unit}",
+        "mb": f"MB to and from all {wording.several(content.client_noun)}",
         "seconds": "seconds on the machine that ran this",
     }
     names = {"score": metric.word, "worst": "fairness", "mb": "traffic", "seconds": "time"}

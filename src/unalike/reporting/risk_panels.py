@@ -60,7 +60,7 @@ def explanation(content: ReportContent) -> str:
         )
     return (
         f"The risk is the predicted probability of the outcome {outcome}, for test samples {content.when_scored}, by the models "
-        f"that clients use. Intervals count the samples of one seed, so they are wide rather than narrow.{without}"
+        f"that {several} use. Intervals count the samples of one seed, so they are wide rather than narrow.{without}"
     )
 
 
@@ -72,13 +72,14 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
         rows += [_row(client, method, risks, content) for method, risks in by_method.items()]
     if not rows:
         return None
+    noun = content.client_noun
     of_clients = [row for row in rows if row["client"] != POOLED]
     if len(of_clients) > len(_methods(content)):
-        rows += [_mean_row(method, of_clients) for method in _methods(content)]
+        rows += [_mean_row(method, of_clients, noun) for method in _methods(content)]
     level = f"{wording.confidence(content.rules.level)} interval"
     sensitivity = f"Sensitivity at {wording.share(content.specificity)} specificity"
     columns = [
-        words(wording.capital(content.client_noun), "client"),
+        words(wording.capital(noun), "client"),
         words("Method", "method", looks),
         number("Positives", "positives", wording.mean_count),
         number("Others", "others", wording.mean_count),
@@ -90,7 +91,7 @@ def risk_table(content: ReportContent, looks: Looks) -> Table | None:
         number(sensitivity, "sensitivity", wording.share),
         interval(level, "sensitivity_low", "sensitivity_high", _between_shares),
     ]
-    caption = f"Risks by {content.client_noun}: counts of a seed's test samples, calibration and sensitivity"
+    caption = f"Risks by {noun}: counts of a seed's test samples, calibration and sensitivity"
     return Table.of(caption, columns, rows)
 
 
@@ -117,10 +118,11 @@ def risk_panels(content: ReportContent, looks: Looks) -> dict[str, Panel | None]
 
     single = {name: risks for name, risks in clients.items() if name != POOLED}
     if len(single) > 1:
+        mean = wording.client(MEAN, content.client_noun)
         figure = _roc(_mean_curves(single, _sensitivities), looks)
-        roc.append(View(MEAN, figure, "ROC curve, mean of the clients."))
+        roc.append(View(mean, figure, f"ROC curve, {mean}."))
         figure = _benefit(_mean_curves(single, _benefits), looks)
-        benefit.append(View(MEAN, figure, "Net benefit, mean of the clients."))
+        benefit.append(View(mean, figure, f"Net benefit, {mean}."))
 
     legend = [(name, looks[name]) for name in _methods(content)]
     confidence = wording.confidence(content.rules.level)
@@ -197,7 +199,7 @@ def _with_interval(name: str, estimate: tuple[float, float, float]) -> dict[str,
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-def _mean_row(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _mean_row(method: str, rows: list[dict[str, Any]], noun: str) -> dict[str, Any]:
     """The unweighted mean of a method's rows over the clients; without counts and intervals."""
     texts_and_counts = ("client", "method", "positives", "others")
     numbers = [
@@ -207,9 +209,9 @@ def _mean_row(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     ]
     table = pd.DataFrame([row for row in rows if row["method"] == method])[numbers]
     complete = len(table.dropna())
-    name = MEAN
+    name = wording.client(MEAN, noun)
     if complete < len(table):
-        name = f"{MEAN} with the score ({complete} of {len(table)} have all)"
+        name += f" with the score ({complete} of {len(table)} have all)"
     row: dict[str, Any] = dict.fromkeys(rows[0], math.nan)
     row |= {"client": name, "method": method}
     for key, mean in table.mean().items():

@@ -117,6 +117,7 @@ def estimate(content: ReportContent) -> Table | None:
 def effects(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     """Spread over clients, worst clients, and gains and losses of clients compared with the baseline."""
     metric = content.metric
+    noun = content.client_noun
     base = content.baseline
     spread = content.scores_of(protocol)[["method", "client_sd", "worst_decile"]]
     gains = client_effects(content.clients, base, content.scores[protocol])
@@ -127,15 +128,15 @@ def effects(content: ReportContent, protocol: str, looks: Looks) -> Table | None
         by_name["method"],
         by_name["spread"],
         by_name["worst"],
-        number("Worst client", "worst", metric.text),
+        number(f"Worst {noun}", "worst", metric.text),
     ]
     if shown["better_off"].notna().any():
         columns += [
             number(f"Better off than with {base}", "better_off", wording.share),
             number("Worse off", "worse_off", wording.share),
-            number("Largest loss of a client", "largest_loss", metric.amount),
+            number(f"Largest loss of a {noun}", "largest_loss", metric.amount),
         ]
-    return _table(f"Single clients: {MODELS[protocol]}", columns, shown)
+    return _table(f"Single {wording.several(noun)}: {MODELS[protocol]}", columns, shown)
 
 
 def single_clients(content: ReportContent, looks: Looks) -> Table | None:
@@ -144,6 +145,7 @@ def single_clients(content: ReportContent, looks: Looks) -> Table | None:
     Only one seed is shown, because another seed may have another partition and so other clients.
     """
     metric = content.metric
+    noun = content.client_noun
     first = content.clients[content.clients["seed"] == content.seed]
     by_protocol = [
         _by_client(first, content.scores[name].name, suffix=_SUFFIXES[name])
@@ -152,12 +154,12 @@ def single_clients(content: ReportContent, looks: Looks) -> Table | None:
     scores = pd.concat(by_protocol, axis=1)
     sizes = first.groupby("client", sort=False)[["n_train", "n_test"]].first()
     columns = [
-        words("Client", "client"),
+        words(wording.capital(noun), "client"),
         number("Training samples", "n_train", wording.whole),
         number("Test samples", "n_test", wording.whole),
     ]
     columns += [number(str(name), str(name), metric.text) for name in scores]
-    return _table(f"Every client, seed {content.seed}", columns, sizes.join(scores).reset_index())
+    return _table(f"Every {noun}, seed {content.seed}", columns, sizes.join(scores).reset_index())
 
 
 _SUFFIXES = {
@@ -192,6 +194,7 @@ def race(content: ReportContent, looks: Looks) -> Table | None:
 
 def costs(content: ReportContent, looks: Looks) -> Table | None:
     """Traffic and time of a whole run."""
+    several = wording.several(content.client_noun)
     by_name = summary_columns(content.metric, content.baseline, looks)
     spent = totals(content.rounds).reindex(content.labels).rename_axis("method").reset_index()
     names = ["method", "down", "up", "time"]
@@ -200,7 +203,7 @@ def costs(content: ReportContent, looks: Looks) -> Table | None:
     if SIMULATED_SECONDS in spent:
         names.append(SIMULATED_SECONDS)
     columns = [by_name[name] for name in names]
-    return _table("A whole run with all its clients, mean over seeds", columns, spent)
+    return _table(f"A whole run with all its {several}, mean over seeds", columns, spent)
 
 
 def wire(content: ReportContent, looks: Looks) -> Table | None:
@@ -213,7 +216,7 @@ def wire(content: ReportContent, looks: Looks) -> Table | None:
         words("What", "what"),
         number("Size", "bytes", wording.size),
     ]
-    return _table("Sent to and from one client in a round", columns, content.wire)
+    return _table(f"Sent to and from one {content.client_noun} in a round", columns, content.wire)
 
 
 def methods(content: ReportContent, looks: Looks) -> Table | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from unalike.metrics.columns import Column, Columns
+from unalike.metrics.columns import IN_USE, Column, Columns
 from unalike.metrics.named_metrics import Metric
 from unalike.statistics.costs import running_totals, totals
 from unalike.statistics.inference import (
@@ -27,6 +27,8 @@ ONLY_TESTED = TESTED[-3:]
 """Columns of the tests that a summary leaves out."""
 COMPARED = (*TESTED[:2], "shrunken", *TESTED[2:-3])
 """Columns of a summary that compare a method with the baseline."""
+OF_ONE_DIFFERENCE = ["verdict", *COMPARED]
+"""Columns of a summary that one difference has once, whatever protocol shows it."""
 
 
 def summary(
@@ -47,7 +49,8 @@ def summary(
     the baseline has no score under this protocol: only the protocol `used` compares personal models with shared ones
     (`models_in_use`). A method outside the family has a difference and an interval of its own, without p.
     `ci_low` and `ci_high` of several candidates are corrected as their p values are (`moderated_t.levels_of_holm`), unless they are
-    practically equal to the baseline without it.
+    practically equal to the baseline without it. A candidate that has the scores of its model in use under another protocol, as the
+    baseline has, has the same tests and the same verdict there, whatever the other candidates are: one difference, one interval.
     `shrunken` is the posterior mean of the difference (`inference.posterior_means`). `verdict` is that of `verdicts.verdicts`,
     empty for methods that are no candidates. `mb_down`, `mb_up` and `seconds` are totals
     of a run, averaged over seeds, and so are `epsilon` and `simulated_seconds`, columns that are there
@@ -55,11 +58,12 @@ def summary(
     """
     require_method(rounds, rules.baseline)
     names = _names(rounds, columns)
-    tables = []
+    by_protocol = {column.protocol: scores_by_seed(rounds, column) for column in columns.scores}
+    tables = {}
     for column in columns.scores:
-        scores = scores_by_seed(rounds, column)
+        scores = by_protocol[column.protocol]
         if scores:
-            table = _of_protocol(
+            tables[column.protocol] = _of_protocol(
                 rounds,
                 clients,
                 columns=columns,
@@ -68,10 +72,14 @@ def summary(
                 scores=scores,
                 draws=draws_of(resampled, column),
             )
-            tables.append(table)
     if not tables:
         return pd.DataFrame(columns=names)
-    table = pd.concat(tables, ignore_index=True)
+    if IN_USE in tables:
+        for protocol, scores in by_protocol.items():
+            same = _same_scores(scores, by_protocol[IN_USE], rules.baseline)
+            if same and protocol != IN_USE:
+                tables[protocol] = _with_tests_of(tables[protocol], tables[IN_USE], same)
+    table = pd.concat([*tables.values()], ignore_index=True)
     return in_order(table, rounds["method"].unique()).reindex(columns=names)
 
 
@@ -181,6 +189,28 @@ def tests_and_verdicts(
         probability_best=probability_best(means, rules.baseline, candidates, metric.sign),
         shrunken=means.mean(),
     )
+
+
+def _same_scores(
+    scores: dict[str, pd.Series], in_use: dict[str, pd.Series], baseline: str
+) -> list[str]:
+    """The methods whose scores are those of their models in use; none unless that holds of the baseline, too."""
+    same = [
+        method for method in scores if method in in_use and scores[method].equals(in_use[method])
+    ]
+    return same if baseline in same else []
+
+
+def _with_tests_of(table: pd.DataFrame, in_use: pd.DataFrame, same: list[str]) -> pd.DataFrame:
+    """The rows of a protocol, with the tests and verdicts of the models in use for the candidates that have the `same` scores."""
+    by_method = table.set_index("method")
+    tested = in_use.set_index("method")
+    role = by_method["role"].to_dict()
+    role_in_use = tested["role"].to_dict()
+    for method in same:
+        if role[method] == role_in_use[method] == CANDIDATE:
+            by_method.loc[method, OF_ONE_DIFFERENCE] = tested.loc[method, OF_ONE_DIFFERENCE]
+    return by_method.reset_index()
 
 
 def scores_by_seed(rounds: pd.DataFrame, column: Column) -> dict[str, pd.Series]:

@@ -182,7 +182,9 @@ def take_test_set(data: Dataset) -> tuple[Dataset, Pair]:
     count = len(data.train[1])
     groups = {column: values[:count] for column, values in data.groups.items()}
     time = None if data.time is None else data.time[:count]
-    return replace(data, test=None, groups=groups, time=time), data.test
+    beside = None if data.beside is None else data.beside.iloc[:count]
+    rest = replace(data, test=None, groups=groups, time=time, beside=beside)
+    return rest, data.test
 
 
 def _draw_of_classes(

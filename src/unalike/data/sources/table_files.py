@@ -112,6 +112,7 @@ def read_table(
     decimal: str | None = None,
     charset: str | None = None,
     accept: bool = False,
+    beside: Columns = (),
     encoding: Encoding | None = None,
 ) -> Dataset:
     """One row per sample; `target` names the column to predict, or several.
@@ -155,6 +156,8 @@ def read_table(
         sep: The separator of delimited text, `decimal` its decimal mark, `charset` its character encoding; found unless given.
         accept: Read classes, categories and owners that differ only in case, space or number format ("yes", "Yes", "no ", "1" and
             "1.0") as different ones, which are refused otherwise.
+        beside: Columns that the data set keeps beside its samples as they are written (`Dataset.beside`), such as for subgroups;
+            whether they are features, other options say.
         encoding: An agreed encoding, such as that of another file. But for `date` it alone decides which columns are read and how.
 
     Raises:
@@ -166,11 +169,13 @@ def read_table(
     dialect = {"sep": sep, "decimal": decimal, "charset": charset}
     drop = _several(drop)
     group = _several(group)
+    beside = list(dict.fromkeys(_several(beside)))
     dates = _several(date)
     if isinstance(table, Path):
         name = table.name.split(".")[0]
         where = table.name
-        frame = opened(table, encoding, group, **dialect)
+        names = [*group, *_no_features(beside, encoding)]
+        frame = opened(table, encoding, names, **dialect)
     else:
         name = "table"
         where = "the table"
@@ -202,7 +207,7 @@ def read_table(
         group.append(unit)
     named_columns = [*_several(split or ()), *_several(text or ())]
     frame, columns, sources = with_targets(frame, targets, where, labelled_only)
-    require_columns(frame, [*drop, *group, *named_columns], where)
+    require_columns(frame, [*drop, *group, *named_columns, *beside], where)
     has_owner = _have_owners(frame, group, sources, where, labelled_only, accept)
     frame = frame[has_owner]
     columns = [column[has_owner] for column in columns]
@@ -261,6 +266,7 @@ def read_table(
         time=None if moments is None else moments[order],
         notes=tuple(notes),
         task=named,
+        beside=frame[beside] if beside else None,
     )
 
 
@@ -449,6 +455,13 @@ def _names_of(column: pd.Series) -> np.ndarray:
     if (column % 1 == 0).all():
         return column.to_numpy(np.int64)
     return np.array(texts_of(column))
+
+
+def _no_features(columns: Sequence[str], encoding: Encoding | None) -> list[str]:
+    """The columns that are known to be no features: the agreed encoding does not read them."""
+    if encoding is None:
+        return []
+    return [column for column in columns if column not in encoding.names]
 
 
 def _check_agreed(encoding: Encoding, unused: Sequence[str], text: str | None, where: str) -> None:
