@@ -33,6 +33,13 @@ def of(run, quantity, **where):
     return table
 
 
+def test_opened_run_has_its_records(clients, tmp_path):
+    run = recorded("fedavg", clients, "updates + clients(layers='head')", out=tmp_path)
+    opened = ua.open_run(tmp_path)
+    pd.testing.assert_frame_equal(opened.records, run.records)
+    assert opened.client_parameters.keys() == run.client_parameters.keys() != set()
+
+
 def test_recording_changes_no_result(clients):
     plain = recorded("fedavg + lws", clients, None)
     for record in ("server", "time", "server + updates + time + clients(layers='head')"):

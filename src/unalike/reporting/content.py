@@ -355,8 +355,10 @@ class ReportContent(SharedDetails):
         is_baseline = is_pooled & (table["method"] == self.baseline)
         for other in self.compared_with:
             if other != self.baseline and other in by_method.index:
-                table.loc[is_baseline, f"to_{other}_low"] = -by_method.loc[other, "ci_high"]
-                table.loc[is_baseline, f"to_{other}_high"] = -by_method.loc[other, "ci_low"]
+                # seen from the baseline, the interval of the other method is mirrored
+                low, high = by_method.loc[other, ["ci_low", "ci_high"]].astype(float)
+                table.loc[is_baseline, f"to_{other}_low"] = -high
+                table.loc[is_baseline, f"to_{other}_high"] = -low
         return table
 
     @cached_property

@@ -39,7 +39,7 @@ from unalike.metrics import failures
 from unalike.metrics.named_metrics import probabilities
 from unalike.models.registry import is_named
 from unalike.runtime.records.history import History
-from unalike.runtime.records.recording import RoundRecords
+from unalike.runtime.records.recording import Recording, RoundRecords
 from unalike.runtime.records.run_directory import Config, RunDirectory
 from unalike.runtime.results.best_round import BestRound
 from unalike.runtime.results.coefficients import coefficient_table
@@ -429,6 +429,10 @@ def open_run(folder: str | Path, *, model: ModelOrNetworks | None = None) -> Run
     best = BestRound.saved(tensors, facts)
     if best is not None:
         best.restore(clients, history)
+    records = None
+    if "recorded" in facts:
+        records = RoundRecords(Recording(), directory.path)
+        records.load(facts["recorded"])
     finished = [event for event in directory.events if event["event"] == "finished"]
     ended = str(finished[-1].get("why", "")) if finished else ""
     return Run(
@@ -439,6 +443,7 @@ def open_run(folder: str | Path, *, model: ModelOrNetworks | None = None) -> Run
         directory.path,
         ended or "not finished",
         config,
+        records,
     )
 
 
