@@ -106,7 +106,7 @@ def kept(run):
     before = group.state
     order = group.broadcast([0, 1, 2])
     cohort = Cohort((0, 1, 2), group.executor.run(order, [0, 1, 2], group.accepted), group.members)
-    group.advance(KeptUpdates.in_memory(cohort.ids, cohort.stacked))
+    group.move(group.gather(KeptUpdates.in_memory(cohort.ids, cohort.stacked)))
     for k in cohort.ids:
         learnt = {n: before.params[n] + u[k] for n, u in cohort.update.items()}
         yield k, {n: learnt.get(n, sim.personal(k)[n]) for n in run.run_config.model.params}

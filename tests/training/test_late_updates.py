@@ -111,9 +111,9 @@ def test_late_update_accepts_the_client_state_of_its_own_round():
     stage.start()
     [group] = stage.state.groups.values()
     late = group.train([0, 1])
-    group.advance(group.train([2]))
+    group.move(group.gather(group.train([2])))
     assert group.accepted == {2: 0}
-    group.advance(replace(late, started_from={0: 0, 1: 0}))
+    group.move(group.gather(replace(late, started_from={0: 0, 1: 0})))
     assert group.state.round == 2
     assert group.accepted == {0: 0, 1: 0, 2: 0}
     assert any(t.any() for t in group.client_state(0)["control_variates"].values())

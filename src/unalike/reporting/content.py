@@ -356,9 +356,9 @@ class ReportContent(SharedDetails):
         for other in self.compared_with:
             if other != self.baseline and other in by_method.index:
                 # seen from the baseline, the interval of the other method is mirrored
-                low, high = by_method.loc[other, ["ci_low", "ci_high"]].astype(float)
-                table.loc[is_baseline, f"to_{other}_low"] = -high
-                table.loc[is_baseline, f"to_{other}_high"] = -low
+                mirrored = -by_method[["ci_low", "ci_high"]].loc[other]
+                table.loc[is_baseline, f"to_{other}_low"] = mirrored["ci_high"]
+                table.loc[is_baseline, f"to_{other}_high"] = mirrored["ci_low"]
         return table
 
     @cached_property
