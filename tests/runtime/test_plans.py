@@ -354,8 +354,8 @@ def test_idle_group_follows_round_and_learning_rate_of_the_run(small, crowd):
     """One client a round: a group that waits does not train with an older learning rate afterwards."""
     seen, plain = [], ModelGroup.broadcast
 
-    def order(self, ids):
-        made = plain(self, ids)
+    def order(self, *cohort):
+        made = plain(self, *cohort)
         seen.append((made.round, made.lr))
         return made
 

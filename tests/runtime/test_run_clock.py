@@ -28,9 +28,9 @@ def timed(people, small, monkeypatch):
     clock = Clock()
     train = ModelGroup.train
 
-    def slow(group, ids):
+    def slow(group, *cohort):
         clock.now += SECONDS_OF_A_ROUND
-        return train(group, ids)
+        return train(group, *cohort)
 
     monkeypatch.setattr(ModelGroup, "train", slow)
     monkeypatch.setattr(

@@ -100,6 +100,7 @@ class Setup(NamedTuple):
         steps: Fewest and most local steps of a client in a round.
         evaluate_every: Number of rounds between evaluations.
         one_class: Number of clients whose training samples have one class; 0 if that is not known.
+        networks: Number of networks that clients have.
     """
 
     settings: StageSettings
@@ -109,6 +110,7 @@ class Setup(NamedTuple):
     steps: tuple[int, int]
     evaluate_every: int = 1
     one_class: int = 0
+    networks: int = 1
 
     @property
     def model(self) -> Model:

@@ -99,6 +99,7 @@ def setup_of(state: StageState, run_config: RunConfig) -> Setup:
         steps=(work.steps_for(int(samples.min())), work.steps_for(int(samples.max()))),
         evaluate_every=run_config.options.evaluate_every,
         one_class=_clients_of_one_class(state),
+        networks=1 if state.stage.models is None else len(state.stage.models),
     )
 
 

@@ -11,7 +11,7 @@ from unalike.core import tree
 from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, ServerView, StageSettings
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.roles import Personalizer
 from unalike.methods.search_space import LogRange
 
@@ -86,6 +86,13 @@ class Consensus(Personalizer):
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return message
+
+    def shortfall(self, setup: Setup) -> str:
+        return (
+            ""
+            if setup.participants > 1
+            else "one client takes part in a round, and agrees with itself"
+        )
 
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         if not folded:

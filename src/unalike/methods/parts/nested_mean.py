@@ -4,7 +4,7 @@ from torch import Tensor
 
 from unalike.core.views import Cohort, ServerView
 from unalike.methods.method import alias
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.roles import LinearAggregator
 
 
@@ -26,3 +26,10 @@ class NestedMean(LinearAggregator):
 
     def coefficients(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         return weights
+
+    def shortfall(self, setup: Setup) -> str:
+        return (
+            ""
+            if setup.networks > 1
+            else "all clients have one network, which the plain mean averages, too"
+        )

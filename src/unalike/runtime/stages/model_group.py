@@ -41,7 +41,7 @@ from unalike.training.server.summed_updates import (
     SummedUpdates,
     add_up,
 )
-from unalike.training.server.updates import Updates, UpdateSink, decode_update
+from unalike.training.server.updates import Updates, decode_update
 
 NOBODY_LATE: Mapping[int, int] = MappingProxyType({})
 """The clients of a round that trained an earlier model, where all trained the current one."""
@@ -163,36 +163,41 @@ class ModelGroup:
 
         `started_from` as in `Updates`: these clients train one of the `versions`.
         """
-        updates: Updates
+        sink: UpdateBuffer | StreamingSum = UpdateBuffer(ids)
         if self.method.needs_sums_only and not self.keeps_updates:
             # The weights follow from numbers that are known before the clients answer, so their updates are added up as they come.
-            total = StreamingSum(
+            sink = StreamingSum(
                 self.method,
                 self.state,
                 self.server_round.sum_weights(self._expected(ids, started_from)),
                 self.settings.buffers,
             )
-            self._feed(ids, started_from, total)
-            summed = total.updates
-            late = _of_clients(started_from, summed.ids)
-            if self.method.mixes_models:
-                summed = self._sum_of_models(summed, late)
-            updates = replace(summed, started_from=late)
-        else:
-            buffer = UpdateBuffer(ids)
-            self._feed(ids, started_from, buffer)
-            kept = KeptUpdates.checked(ids, buffer.stacked(ids), self.method, self.state)
-            updates = replace(kept, started_from=_of_clients(started_from, kept.ids))
+
+        # Each client trains the model that it was sent, those of the same model together.
+        for number, clients in self._by_version(ids, started_from).items():
+            broadcast = self.broadcast(clients, self.versions.get(number, self.state))
+            self.executor.feed(broadcast, clients, self.accepted, sink)
+
+        updates = self._received(sink, ids, started_from)
         if not updates.ids:
             raise self._diverged(updates.refused)
         return updates
 
-    def _feed(self, ids: Sequence[int], started_from: Mapping[int, int], sink: UpdateSink) -> None:
-        """Let each client train the model that it was sent, those of the same model together."""
-        for number, clients in self._by_version(ids, started_from).items():
-            state = self.versions.get(number, self.state)
-            broadcast = self.broadcast(clients, state)
-            self.executor.feed(broadcast, clients, self.accepted, sink)
+    def _received(
+        self,
+        sink: UpdateBuffer | StreamingSum,
+        ids: Sequence[int],
+        started_from: Mapping[int, int],
+    ) -> Updates:
+        """The usable updates of the clients `ids`."""
+        if isinstance(sink, UpdateBuffer):
+            kept = KeptUpdates.checked(ids, sink.stacked(ids), self.method, self.state)
+            return replace(kept, started_from=_of_clients(started_from, kept.ids))
+        summed = sink.updates
+        late = _of_clients(started_from, summed.ids)
+        if self.method.mixes_models:
+            summed = self._sum_of_models(summed, late)
+        return replace(summed, started_from=late)
 
     def _sum_of_models(self, summed: SummedUpdates, late: Mapping[int, int]) -> SummedUpdates:
         """The sum of the clients' models less the current one, from that of their models less those they were sent."""
