@@ -39,8 +39,8 @@ def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
 
 
 def take_rows(x: Inputs, index: Tensor) -> Inputs:
-    """The rows `index` [n], which is on the device of the inputs, in that order: [n, ...]."""
-    return map_inputs(lambda t: t.index_select(0, index), x)
+    """The rows `index` [n], on any device, in that order: [n, ...]."""
+    return map_inputs(lambda t: t.index_select(0, index.to(t.device)), x)
 
 
 def first_rows(x: Inputs, count: int) -> Inputs:
