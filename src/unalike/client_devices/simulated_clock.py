@@ -53,15 +53,14 @@ alone, so that it is the same in every chunk and process."""
 class UnderWay(NamedTuple):
     """An event of the queue: the moment at which a client is done with a round, in simulated seconds since the run began.
 
-    `lost` says why its update does not count; empty if it does. `begun` is the moment at which it was asked, NaN where a
-    checkpoint does not know it.
+    `lost` says why its update does not count; empty if it does. `begun` is the moment at which it was asked.
     """
 
     moment: float
     client: int
     round: int
     lost: str
-    begun: float = math.nan
+    begun: float
 
 
 class Turn(NamedTuple):
@@ -387,8 +386,8 @@ class SimulatedDevices:
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
         self.time = checkpoint[SIMULATED_SECONDS]
-        # in the order of the heap; checkpoints from before there was a queue have none
-        self.under_way = [UnderWay(*event) for event in checkpoint.get(UNDER_WAY, ())]
+        # in the order of the heap
+        self.under_way = [UnderWay(*event) for event in checkpoint[UNDER_WAY]]
 
 
 def _turns(event: UnderWay, round: int) -> list[Turn]:

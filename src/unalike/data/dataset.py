@@ -16,11 +16,10 @@ from torch import Tensor
 from unalike._utils.errors import UnalikeError
 from unalike._utils.seeds import generator
 from unalike.core.inputs import (
-    first_rows,
     is_one_tensor,
     layout_of,
-    map_inputs,
     sample_shape,
+    split_rows,
     take_rows,
 )
 from unalike.core.nests import join_nests, tensors_of
@@ -175,8 +174,9 @@ class Dataset:
 
         if test is not None:
             # Both sets become views of one tensor, so that merging them for every partition costs no memory.
-            train = (first_rows(whole[0], count), whole[1][:count])
-            test = (map_inputs(lambda t: t[count:], whole[0]), whole[1][count:])
+            train_x, test_x = split_rows(whole[0], [count, len(whole[1]) - count])
+            train = (train_x, whole[1][:count])
+            test = (test_x, whole[1][count:])
         checked = {
             "train": train,
             "test": test,
@@ -211,10 +211,11 @@ class Dataset:
         x, y = array_checks.pair((x, y), name, named)
         if named is not None:
             named = named.fitted_to(y)
+        train_x, test_x = split_rows(x, [train, len(y) - train])
         return cls(
             name=name,
-            train=(first_rows(x, train), y[:train]),
-            test=(map_inputs(lambda t: t[train:], x), y[train:]) if train < len(y) else None,
+            train=(train_x, y[:train]),
+            test=(test_x, y[train:]) if train < len(y) else None,
             classes=classes,
             groups=groups or {},
             encoding=encoding,

@@ -798,7 +798,7 @@ class NetworkStage:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
         self._norm_guard.seen = facts[0].get("norms", {})
-        self._opposing_sites.cosines = facts[0].get("cosines", {})
+        self._opposing_sites.cosines = facts[0]["cosines"]
         latest = facts[0].get("latest", {"norms": {}, "best_loss": inf})
         self._norms = latest["norms"]
         self._best_loss = latest["best_loss"]
@@ -809,6 +809,5 @@ class NetworkStage:
             # JSON has turned the clients' numbers into texts
             by_client = {}
             for name in ("faults", "chosen", "local", "client_seconds"):
-                of_field = ahead.get(name, {})  # runs that began without it go on
-                by_client[name] = {int(client): value for client, value in of_field.items()}
+                by_client[name] = {int(client): value for client, value in ahead[name].items()}
             self.state.pending = RoundResult(**(ahead | by_client))

@@ -81,14 +81,18 @@ class UpdateDirections:
         """The cosines between u_k and sum over the other sites j of u_j / ||u_j||, of sites in groups of `LEAST_COMPARED_SITES`."""
         cosines: dict[str, dict[str, float]] = defaultdict(dict)
         for what in whats:
+            squares: dict[tuple[str, ...], float] = {}
             for site, group in self._group_of.items():
                 norm = self._norms[site].get(what, 0.0)
                 if len(group) < LEAST_COMPARED_SITES or not norm:
                     continue
                 total = self._sum(group, what)
+                members = tuple(group)
+                if members not in squares:
+                    squares[members] = float(tree.dot(total, total))
                 with_all = float(tree.dot(self._object(site, what), total)) / norm
                 # Without the site's own direction, which has length 1.
-                square = float(tree.dot(total, total)) - 2 * with_all + 1
+                square = squares[members] - 2 * with_all + 1
                 cosines[what][site] = (with_all - 1) / sqrt(square) if square > 0 else 0.0
         return cosines
 

@@ -29,7 +29,7 @@ from unalike.training.client.client_task import BUFFERS
 from unalike.training.server.kept_updates import KeptUpdates, UpdateBuffer
 from unalike.training.server.server_round import ServerRound
 from unalike.training.server.server_update import (
-    Arrivals,
+    Aggregate,
     gather,
     initial_server_state,
     make_broadcast,
@@ -83,12 +83,12 @@ class Gathered(NamedTuple):
     """The combined update of a group in a round, and where it comes from.
 
     Attributes:
-        arrivals: The combined update, before the server step; None where the group stands still.
+        aggregate: The combined update, before the server step; None where the group stands still.
         updates: The updates that count; None: no client of the group took part.
         outcome: The outcome of the round; None: no client of the group took part.
     """
 
-    arrivals: Arrivals | None
+    aggregate: Aggregate | None
     updates: Updates | None = None
     outcome: GroupRound | None = None
 
@@ -245,16 +245,16 @@ class ModelGroup:
         if self.method.needs_sums_only and isinstance(updates, KeptUpdates):
             counted = add_up(updates, self.server_round, self.members)
         try:
-            arrivals = gather(self.method, self.settings, self.state, counted, self.members)
+            aggregate = gather(self.method, self.settings, self.state, counted, self.members)
         except OtherWeights:
             return self._gather_without_refused(updates)
         cohort = self._recorded_cohort(updates)
-        return Gathered(arrivals, updates, GroupRound(cohort, updates.refused, updates.oversized))
+        return Gathered(aggregate, updates, GroupRound(cohort, updates.refused, updates.oversized))
 
     def move(self, gathered: Gathered) -> None:
         """Make the server step of a round."""
         round_number = self.state.round
-        self.state = move(self.method, self.settings, self.state, gathered.arrivals, self.members)
+        self.state = move(self.method, self.settings, self.state, gathered.aggregate, self.members)
         # Where no states are kept here, a million clients would be counted for nothing.
         if gathered.updates is not None and not self.client_states.empty:
             self.accept(gathered.updates, round_number)

@@ -11,7 +11,7 @@ from unalike.core.types import PartTrees, Tree
 from unalike.core.views import Cohort, Members
 from unalike.runtime.stages.model_group import Gathered, ModelGroup
 from unalike.training.server.kept_updates import UpdateBuffer
-from unalike.training.server.server_update import Arrivals, nobody, zero_update
+from unalike.training.server.server_update import Aggregate, nobody, zero_update
 
 Exchange = Callable[[Mapping[str, Gathered]], Mapping[str, Gathered]]
 """Group -> what a round brought to it, before and after the groups exchange what they have in common."""
@@ -41,8 +41,8 @@ class UnlikeNetworks:
     def __call__(self, gathered: Mapping[str, Gathered]) -> Mapping[str, Gathered]:
         arrived = {}
         for name, of_group in gathered.items():
-            if of_group.arrivals is not None:
-                arrived[name] = of_group.arrivals
+            if of_group.aggregate is not None:
+                arrived[name] = of_group.aggregate
         if not arrived:
             return gathered
         folded = _total_folded(arrived)
@@ -50,25 +50,27 @@ class UnlikeNetworks:
         # A network of which no client takes part moves, too, where others trained what it shares with them.
         complete = {}
         for name, group in self.groups.items():
-            nothing = Arrivals(nobody(group.members), zero_update(group.server_round))
+            nothing = Aggregate(nobody(group.members), zero_update(group.server_round))
             complete[name] = arrived.get(name, nothing)
         means = self._mean_updates(complete, self._shares(arrived))
 
         joined = {}
-        for name, arrivals in complete.items():
+        for name, aggregate in complete.items():
             update = {}
-            for parameter, own in arrivals.combined.update.items():
+            for parameter, own in aggregate.combined.update.items():
                 update[parameter] = corner(means[parameter], own.shape)
-            combined = arrivals.combined._replace(update=update, folded=folded)
-            arrivals = arrivals._replace(combined=combined)
-            joined[name] = gathered[name]._replace(arrivals=arrivals)
+            combined = aggregate.combined._replace(update=update, folded=folded)
+            aggregate = aggregate._replace(combined=combined)
+            joined[name] = gathered[name]._replace(aggregate=aggregate)
         return joined
 
-    def _mean_updates(self, arrivals: Mapping[str, Arrivals], shares: Mapping[str, float]) -> Tree:
+    def _mean_updates(
+        self, aggregates: Mapping[str, Aggregate], shares: Mapping[str, float]
+    ) -> Tree:
         """The mean update of each shared parameter over the networks that have it."""
         updates: dict[str, list[Tensor]] = {}
         shares_of: dict[str, list[float]] = {}
-        for name, of_group in arrivals.items():
+        for name, of_group in aggregates.items():
             for parameter, update in of_group.combined.update.items():
                 updates.setdefault(parameter, []).append(update)
                 shares_of.setdefault(parameter, []).append(shares.get(name, 0.0))
@@ -77,14 +79,14 @@ class UnlikeNetworks:
             means[parameter] = mean_of_corners(of_networks, shares_of[parameter])
         return means
 
-    def _shares(self, arrived: Mapping[str, Arrivals]) -> dict[str, float]:
+    def _shares(self, arrived: Mapping[str, Aggregate]) -> dict[str, float]:
         """The weight of each group's clients among all clients of the round, as if these were one cohort."""
         ids: list[int] = []
-        for arrivals in arrived.values():
-            ids += arrivals.cohort.ids
+        for aggregate in arrived.values():
+            ids += aggregate.cohort.ids
         numbers = UpdateBuffer(ids)
-        for arrivals in arrived.values():
-            numbers.add(arrivals.cohort.ids, arrivals.cohort.stacked.numbers)
+        for aggregate in arrived.values():
+            numbers.add(aggregate.cohort.ids, aggregate.cohort.stacked.numbers)
         everybody = Cohort(
             ids=tuple(ids),
             stacked=numbers.stacked(ids),
@@ -96,14 +98,14 @@ class UnlikeNetworks:
 
         shares = {}
         begin = 0
-        for name, arrivals in arrived.items():
-            end = begin + len(arrivals.cohort.ids)
+        for name, aggregate in arrived.items():
+            end = begin + len(aggregate.cohort.ids)
             shares[name] = sum(weights[begin:end])
             begin = end
         return shares
 
 
-def _total_folded(arrived: Mapping[str, Arrivals]) -> PartTrees:
+def _total_folded(arrived: Mapping[str, Aggregate]) -> PartTrees:
     """The sums of all parts over the clients of all groups."""
     parts = dict.fromkeys(part for a in arrived.values() for part in a.combined.folded)
     folded = {}

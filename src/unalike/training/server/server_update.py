@@ -86,7 +86,7 @@ def make_broadcast(
     )
 
 
-class Arrivals(NamedTuple):
+class Aggregate(NamedTuple):
     """The clients of a round whose updates count, and their updates as one."""
 
     cohort: Cohort
@@ -105,8 +105,8 @@ def advance(
     Pure. Parts transform updates and never write parameters: the update is added once, here. `updates` is None for a round in
     which none of the `members` takes part. Raises `OtherWeights` for sums whose weights turn out to be others.
     """
-    arrivals = gather(method, settings, state, updates, members)
-    return move(method, settings, state, arrivals, members)
+    aggregate = gather(method, settings, state, updates, members)
+    return move(method, settings, state, aggregate, members)
 
 
 @profiled_function("aggregation")
@@ -116,7 +116,7 @@ def gather(
     state: ServerState,
     updates: Updates | None,
     members: Members,
-) -> Arrivals | None:
+) -> Aggregate | None:
     """The first half of `advance`, up to the combined update; None: nothing moves in the round. Pure."""
     server = ServerRound(method, settings, state, members.clients)
     if updates is None:
@@ -153,7 +153,7 @@ def gather(
         # asks for these, which were measured on the way.
         combined = updates.combined(server, cohort, screened, weights)
         cohort = replace(cohort, measured=combined.spread)
-    return Arrivals(cohort, combined)
+    return Aggregate(cohort, combined)
 
 
 @profiled_function("aggregation")
@@ -161,15 +161,15 @@ def move(
     method: Method,
     settings: StageSettings,
     state: ServerState,
-    arrivals: Arrivals | None,
+    aggregate: Aggregate | None,
     members: Members,
 ) -> ServerState:
     """The second half of `advance`: the state with what arrived, after all server steps. Pure."""
-    if arrivals is None:
+    if aggregate is None:
         return state._replace(round=state.round + 1)
     server = ServerRound(method, settings, state, members.clients)
-    cohort = arrivals.cohort
-    combined = arrivals.combined
+    cohort = aggregate.cohort
+    combined = aggregate.combined
 
     # Absorb. Parts take in their sums before the steps, which read the new states: SCAFFOLD's c moves, then the model.
     part_states = {}
