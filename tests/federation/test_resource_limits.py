@@ -42,7 +42,6 @@ LIMITS = {
     "body_bytes": 600,
     "minute_bytes": 1000,
     "reply_bytes": 1000,
-    "connections_per_address": 3,
     "connections_per_key": 100,
 }
 NODE_KEYS = {name: certificates.node_key() for name in ("north", "south", "stranger")}
@@ -180,24 +179,6 @@ def test_gateway_passes_one_request_of_a_connection_at_a_time(files):
     asyncio.run(visits())
 
 
-def test_gateway_address_over_connection_limit_is_rejected(files):
-    async def visits():
-        async with Door(files, ["north"]) as door:
-            idle = [await door.connect() for _ in range(3)]
-            while door.gateway.open.total() < 3:
-                await asyncio.sleep(0.01)
-            with pytest.raises(OSError):
-                await door.post("north", 1)
-            idle[0][1].close()
-            while door.gateway.open.total() > 2:
-                await asyncio.sleep(0.01)
-            assert await door.post("north", 1) == 200
-            for _, writer in idle:
-                writer.close()
-
-    asyncio.run(visits())
-
-
 def test_gateway_stranger_gets_no_connection_to_flower(files):
     """B12: a connection that says nothing is closed after `head_seconds`, and costs no connection behind the gateway."""
 
@@ -221,7 +202,7 @@ def test_gateway_full_of_strangers_lets_enrolled_key_in(files):
     """B12: the oldest connection without a proven key makes room, a connection with one stays."""
 
     async def visits():
-        async with Door(files, ["north"], strangers=3, connections_per_address=100) as door:
+        async with Door(files, ["north"], strangers=3) as door:
             kept = await door.connect()
             request = head_of(b"a", 0, signed("north"))
             kept[1].write(request)
@@ -230,9 +211,8 @@ def test_gateway_full_of_strangers_lets_enrolled_key_in(files):
             many = [door.connect() for _ in range(20)]
             ends = await asyncio.gather(*many, return_exceptions=True)
             silent = [end for end in ends if not isinstance(end, OSError)]
-            while door.gateway.open.total() > 4 or len(door.gateway.strangers) < 3:
+            while len(door.gateway.strangers) < 3:
                 await asyncio.sleep(0.01)
-            assert len(door.gateway.strangers) == 3
             assert await door.post("north", 1) == 200
             kept[1].write(request)
             assert await kept[0].readuntil(b"\r\n\r\n") == OK
@@ -246,12 +226,12 @@ def test_gateway_counts_connections_before_their_handshake(files):
     """Connections that do not even begin with TLS took 300 kB each, without a limit. They do not displace those of others."""
 
     async def visits():
-        async with Door(files, ["north"], strangers=3, connections_per_address=100) as door:
+        async with Door(files, ["north"], strangers=3) as door:
             other = asyncio.create_task(asyncio.sleep(60.0))
             door.gateway.strangers[other] = "192.0.2.1"
             silent = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(20)]
-            while door.gateway.open.total() > 2:
-                await asyncio.sleep(0.01)
+            closed = [reader.read() for reader, _ in silent[:-2]]
+            assert await asyncio.gather(*closed, return_exceptions=True)
             assert len(door.gateway.strangers) == 3 and other in door.gateway.strangers
             assert await door.post("north", 1) == 200
             assert not other.cancelled()
@@ -470,9 +450,7 @@ def test_gateway_new_connection_of_a_key_closes_its_oldest(files):
     """N3: a key has a few connections; a site that has lost all of them gets in at once."""
 
     async def visits():
-        async with Door(
-            files, ["north", "south"], connections_per_key=2, connections_per_address=9
-        ) as door:
+        async with Door(files, ["north", "south"], connections_per_key=2) as door:
             connections = []
             for name in ("south", "north", "north", "north"):
                 reader, writer = await door.connect()

@@ -3,7 +3,7 @@
 Flower serves three APIs on one port: Fleet for sites, Control (start and stop runs, register nodes) and Runtime (hands out
 tasks). The last two have no authentication. So SuperLink listens on this machine only, and the gateway passes nothing but `POST
 /v1/fleet/...`. It also keeps slow and oversized requests away from Flower: a handshake, a request's head and each piece of its
-body have a deadline, a body has a maximum size, an address has a maximum number of connections.
+body have a deadline, a body has a maximum size.
 
 A public key is no secret, so it gives nothing: a connection is a stranger's, from its first byte on, until it has sent a head that
 an enrolled key has signed. A stranger has no connection to Flower, and when there are too many of them the oldest one of the
@@ -150,8 +150,6 @@ class Settings:
     farewell_seconds: float = 1.0
     idle_seconds: float = 120.0
     piece_seconds: float = 30.0
-    connections: int = 2000
-    connections_per_address: int = 256
     connections_per_key: int = 3
     activations_per_minute: int = 30
     strangers: int = 200
@@ -219,7 +217,6 @@ class Head:
 class Gateway:
     def __init__(self, settings: Settings):
         self.settings = settings
-        self.open: Counter[str] = Counter()
         self.strangers: dict[asyncio.Task[None], str] = {}
         """Connections without a signed head, the oldest first, and their addresses."""
         self.rejected: Counter[str] = Counter()
@@ -258,16 +255,11 @@ class Gateway:
         """Serve one connection: its requests one after the other, over one connection to Flower."""
         writer = plain
         address = network(plain.get_extra_info("peername")[0])
-        self.open[address] += 1
         task = asyncio.current_task()
         assert task is not None
         answers = behind = site = None
         forwarded: asyncio.Queue[Head] = asyncio.Queue(maxsize=1)
         try:
-            has_too_many = self.open[address] > self.settings.connections_per_address
-            if has_too_many or self.open.total() > self.settings.connections:
-                raise ConnectionRefusedError
-
             # Flower hears of a connection only when an enrolled key has signed a head.
             with self._as_stranger(task, address):
                 async with asyncio.timeout(self.settings.head_seconds):
@@ -308,9 +300,6 @@ class Gateway:
             for side in (behind, writer):
                 if side is not None:
                     side.close()
-            self.open[address] -= 1
-            if not self.open[address]:
-                del self.open[address]
 
     @contextmanager
     def _as_stranger(self, task: asyncio.Task[None], address: str) -> Iterator[None]:
