@@ -106,6 +106,16 @@ def test_server_waits_until_a_device_comes(tmp_path):
     assert simulated.time == pytest.approx(620 + 100)
 
 
+def test_round_that_asks_nobody_takes_time_where_devices_come_and_go(tmp_path):
+    """A sampler that asks certain clients asks nobody while these are away; without time they would never come."""
+    named = SimulatedDevices(device_model("pace + day_night(hours=6)"), clients=3, seed=0)
+    named.train(0, {}, work([10, 10, 10]))
+    assert named.time == 60
+    always = devices("pace")
+    always.train(0, {}, work([10, 10, 10]))
+    assert always.time == 0
+
+
 def test_nobody_who_ever_comes_is_an_error(tmp_path):
     file = tmp_path / "presence.csv"
     file.write_text("client,from,until\n0,0,10\n1,0,10\n2,0,10\n")

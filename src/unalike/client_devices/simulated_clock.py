@@ -15,7 +15,7 @@ from unalike.client_devices.device_model import DeviceModel, Presence, Rates
 from unalike.metrics.columns import MAX_AGE, MEAN_AGE, SIMULATED_SECONDS
 
 LOOK_AGAIN_SECONDS = 60.0
-"""Simulated seconds after which a server looks again, where all devices are away."""
+"""Simulated seconds after which a server looks again, where all devices, or all that it would ask, are away."""
 LONGEST_WAIT_DAYS = 7.0
 SECONDS_IN_DAY = 86_400.0
 UNDER_WAY = "under_way"
@@ -254,6 +254,9 @@ class SimulatedDevices:
         if asked:
             for event in self._events(round, asked, work_of):
                 heapq.heappush(self.under_way, event)
+        elif not self.under_way and self._presence is not None:
+            # Whom the sampler would ask may be away: a later round looks again.
+            self.time += LOOK_AGAIN_SECONDS
 
         # The server takes what comes next until it has what it awaits.
         rounds: dict[int, int] = {}
