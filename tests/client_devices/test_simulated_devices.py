@@ -37,8 +37,8 @@ def work(samples, down=1_000_000, up=500_000):
     return lambda name, ids: RoundWork(samples[list(ids)] / 10, samples[list(ids)], down, up)
 
 
-def run(clients, **options):
-    return ua.run("fedavg", clients, model="logistic", progress=False, **({"rounds": 4} | options))
+def run(clients, method="fedavg", **options):
+    return ua.run(method, clients, model="logistic", progress=False, **({"rounds": 4} | options))
 
 
 def test_round_lasts_as_long_as_its_slowest_client():
@@ -106,14 +106,18 @@ def test_server_waits_until_a_device_comes(tmp_path):
     assert simulated.time == pytest.approx(620 + 100)
 
 
-def test_round_that_asks_nobody_takes_time_where_devices_come_and_go(tmp_path):
+def test_rounds_that_ask_nobody_take_time_where_devices_come_and_go(clients, tmp_path):
     """A sampler that asks certain clients asks nobody while these are away; without time they would never come."""
-    named = SimulatedDevices(device_model("pace + day_night(hours=6)"), clients=3, seed=0)
-    named.train(0, {}, work([10, 10, 10]))
-    assert named.time == 60
-    always = devices("pace")
-    always.train(0, {}, work([10, 10, 10]))
-    assert always.time == 0
+    file = tmp_path / "presence.csv"
+    rows = [f"{k},0,1000" for k in range(6) if k != 1]
+    file.write_text("\n".join(["client,from,until", *rows, "1,100,1000"]))
+    method = "fedavg + named_clients(clients=('client-1',))"
+    history = run(
+        clients, method=method, devices=f"pace + presence_file(path={str(file)!r})"
+    ).history
+    # it is there after 100 s: the server looks at 0, 60 and 120 s
+    assert history.rounds["participants"].tolist()[1:] == [0, 0, 1, 1]
+    assert history.rounds["simulated_seconds"].tolist()[1:3] == [60, 120]
 
 
 def test_nobody_who_ever_comes_is_an_error(tmp_path):

@@ -114,6 +114,9 @@ class Devices(Protocol):
     ) -> Arrivals:
         """Let the clients `asked`, by group, train a round, and wait until `awaited` updates have arrived, of whatever round."""
 
+    def wait(self) -> None:
+        """A round asks nobody and nobody is under way: whom the sampler would ask may be away, and a later round looks again."""
+
     def end_stage(self) -> None:
         """Updates that are under way do not count for the next stage."""
 
@@ -168,6 +171,9 @@ class NoDevices:
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
     ) -> dict[int, float]:
         return {}
+
+    def wait(self) -> None:
+        """Nobody is ever away."""
 
     def end_stage(self) -> None:
         """Nobody is under way."""
@@ -254,9 +260,6 @@ class SimulatedDevices:
         if asked:
             for event in self._events(round, asked, work_of):
                 heapq.heappush(self.under_way, event)
-        elif not self.under_way and self._presence is not None:
-            # Whom the sampler would ask may be away: a later round looks again.
-            self.time += LOOK_AGAIN_SECONDS
 
         # The server takes what comes next until it has what it awaits.
         rounds: dict[int, int] = {}
@@ -365,6 +368,10 @@ class SimulatedDevices:
         training = shares * work.samples / self._rates.samples_per_second[ids]
         sending = work.bytes_up / self._rates.bytes_up_per_second[ids]
         return receiving + training + sending
+
+    def wait(self) -> None:
+        if self._presence is not None:
+            self.time += LOOK_AGAIN_SECONDS
 
     def end_stage(self) -> None:
         self.under_way = []

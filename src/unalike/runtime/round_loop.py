@@ -294,8 +294,11 @@ def run_round(clients: StageBackend, updates: RoundUpdates | None = None) -> Rou
             # Where each client is drawn by itself, a cohort may be empty; the round counts all the same, and may hear of clients
             # that earlier rounds asked.
             cohort = stage.draw(stage.done)
-            hears = cohort or stage.devices.under_way
-            updates = clients.exchange(train=cohort).updates if hears else NO_UPDATES
+            if cohort or stage.devices.under_way:
+                updates = clients.exchange(train=cohort).updates
+            else:
+                stage.devices.wait()
+                updates = NO_UPDATES
         assert updates is not None
         _aggregate(clients, updates, result)
         stage.observe(result)
