@@ -129,6 +129,7 @@ def test_means_interval_covers_group_means_and_is_exact_for_equal_groups():
     )
 
 
+@pytest.mark.slow
 def test_judgement_follows_forecasts_only_if_they_are_better_for_sure(
     planted, tmp_path, monkeypatch
 ):

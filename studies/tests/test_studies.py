@@ -304,7 +304,7 @@ def test_cell_that_another_process_has_run_meanwhile_is_not_run_again(small, tmp
     assert len(runs) == 2 and not missing([first, second], tmp_path)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_cell_that_cannot_be_run_leaves_the_others_to_run(small, tmp_path, jobs):
     [cell, other, *_] = small.scale("small").cells
     broken = replace(cell, setting="elsewhere", options={**cell.options, "data": "no_such_data"})

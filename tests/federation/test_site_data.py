@@ -317,6 +317,21 @@ def test_table_in_other_units_is_refused_at_the_site_unless_accepted(tmp_path):
     )
 
 
+def another_writing(column, agreed_values, own, root):
+    """A federation that agreed on the values of a column, and the description of a table of a site with its own."""
+
+    def table(values):
+        area = np.random.default_rng(0).normal(600, 100, 60)
+        return pd.DataFrame({"area": area, column: values * 30, "label": ["no", "yes", "no"] * 20})
+
+    table(agreed_values).to_csv(root / "agreed.csv", index=False)
+    table(own).to_csv(root / "mine.csv", index=False)
+    encoding = ua.load(str(root / "agreed.csv"), target="label").encoding
+    schema = Schema(shape=(encoding.width,), classes=("no", "yes"), encoding=encoding)
+    federation = folder_of(root / "fed", ["north"], data=schema).federation
+    return federation, spec(str(root / "mine.csv"), {"target": "label"})
+
+
 @pytest.mark.parametrize(
     ("column", "agreed_values", "own", "said"),
     [
@@ -327,22 +342,15 @@ def test_table_in_other_units_is_refused_at_the_site_unless_accepted(tmp_path):
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_column_in_another_writing_is_refused_at_the_site_unless_accepted(
+def test_column_in_another_writing_is_refused_at_the_site(
     column, agreed_values, own, said, tmp_path
 ):
-    def table(values):
-        area = np.random.default_rng(0).normal(600, 100, 60)
-        return pd.DataFrame({"area": area, column: values * 30, "label": ["no", "yes", "no"] * 20})
-
-    table(agreed_values).to_csv(tmp_path / "agreed.csv", index=False)
-    table(own).to_csv(tmp_path / "mine.csv", index=False)
-    encoding = ua.load(str(tmp_path / "agreed.csv"), target="label").encoding
-    schema = Schema(shape=(encoding.width,), classes=("no", "yes"), encoding=encoding)
-    federation = folder_of(tmp_path / "fed", ["north"], data=schema).federation
-    agreed_table, mine = (
-        spec(str(tmp_path / name), {"target": "label"}) for name in ("agreed.csv", "mine.csv")
-    )
-    site_data_apart(federation, agreed_table, None, "north")
+    federation, mine = another_writing(column, agreed_values, own, tmp_path)
     with pytest.raises(UnalikeError, match=f"{said} .* or join with --accept"):
         site_data_apart(federation, mine, None, "north")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_column_in_another_writing_is_read_where_it_is_accepted(tmp_path):
+    federation, mine = another_writing("sex", [0, 1], [1, 2], tmp_path)
     assert len(site_data_apart(federation, mine, None, "north", accept=True).train[1]) == 48
