@@ -16,15 +16,19 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import make_methods  # noqa: E402
+import site_catalogue  # noqa: E402
 import site_cli  # noqa: E402
 import site_flags  # noqa: E402
+import site_roles  # noqa: E402
 
 INCLUDED = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 """Page -> the file in the root of the repository that it shows."""
 
 WRITTEN = {
+    "reference/catalogue.md": site_catalogue.page,
     "reference/command_line.md": site_cli.page,
     "reference/class_flags.md": site_flags.page,
+    "reference/hooks.md": site_roles.page,
 }
 """Page -> the function that writes its text."""
 

@@ -1,52 +1,42 @@
-"""The table of hooks lists every hook of every role, with its arguments."""
+"""The page of hooks says of every hook what it means and when it is called, or what holds without it."""
 
 from __future__ import annotations
 
-import inspect
+import importlib.util
 import re
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
-from unalike.methods import attack, compressor, privacy, roles, sampler, screening
-from unalike.methods.part import Part
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_table_lists_every_hook_with_its_arguments():
-    listed: dict[str, dict[str, str]] = {}
-    for role, hooks in re.findall(
-        r"^\| (`\w+`|every part) \| (`[^|]+`) \|", PAGE.read_text(), re.MULTILINE
-    ):
-        listed.setdefault(role.strip("`"), {}).update(re.findall(r"`(\w+)\(([^)]*)\)`", hooks))
-    declared = {name: _hooks(role) for name, role in _roles().items()}
-    for name, hooks in listed.items():  # a role may be listed with hooks that it inherits
-        assert hooks == {hook: _arguments(getattr(_roles()[name], hook)) for hook in hooks}
-    assert {name: listed[name] for name in listed if declared[name]} == {
-        n: hooks for n, hooks in declared.items() if hooks
-    }
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_roles", DOCS / "site_roles.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def _roles() -> dict[str, type[Part]]:
-    names = {
-        n: r
-        for module in (roles, attack, compressor, sampler, screening, privacy)
-        for n, r in vars(module).items()
-    }
-    found = {
-        n: r
-        for n, r in names.items()
-        if isinstance(r, type) and issubclass(r, Part) and r is not Part
-    }
-    return {"every part": Part} | found
+def test_page_has_every_hook_of_every_role_with_its_arguments():
+    made = script()
+    sections = re.split(r"^## ", made.page(), flags=re.MULTILINE)[1:]
+    listed = {}
+    for section in sections:
+        title, _, text = section.partition("\n")
+        listed[title.strip("`")] = re.findall(r"^\| `(\w+\(.*?\))` \| .+ \|$", text, re.MULTILINE)
+    assert "step(server, update, cohort)" in listed["ServerStep"]
+    assert "choose(candidates, state)" in listed["Sampler"]
+    declared = {role.__name__: [*made.hooks(role)] for role in made.all_roles()}
+    declared["Every part"] = declared.pop("Part")
+    names = {title: [hook.partition("(")[0] for hook in hooks] for title, hooks in listed.items()}
+    assert names == {title: hooks for title, hooks in declared.items() if hooks}
 
 
-def _hooks(role: type[Part]) -> dict[str, str]:
-    """The hooks that a role declares itself, with their arguments; not those for which it fills in the role above it."""
-    own = {n: f for n, f in vars(role).items() if inspect.isfunction(f) and not n.startswith("_")}
-    above = {n for base in role.__mro__[1:] for n in vars(base)}
-    return {n: _arguments(f) for n, f in own.items() if n not in above}
-
-
-def _arguments(hook: Any) -> str:
-    return ", ".join([*inspect.signature(hook).parameters][1:])
+def test_every_hook_says_what_it_is():
+    made = script()
+    silent = []
+    for role in made.all_roles():
+        for name, hook in made.hooks(role).items():
+            if not made.first_paragraph(hook).endswith("."):
+                silent.append(f"{role.__name__}.{name}")
+    assert silent == []

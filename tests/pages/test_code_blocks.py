@@ -43,7 +43,6 @@ NOT_RUN = {
         "installs packages",
     ],
     "docs/federation/coordinator.md": [
-        "network",
         "serves until the sites have trained",
         "needs the federation to be up",
         "needs the federation of above",
