@@ -735,11 +735,14 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
         ({}, {"junk/x": torch.zeros(1)}, "the request has junk/x; expected 4"),
         ({"evaluate": ["personal"]}, {}, "evaluations of personal in round 0; expected clients"),
         ({"local": True}, {}, "evaluations of local"),
+        ({"group": 1}, {}, "the model group 1; expected one of 1"),
+        ({"outcomes": [["all"]]}, {}, "outcomes of 1 steps in a request of step 1"),
     ):
         found = why(fed, seal(train, order | change, params | tensors, COORDINATOR))
         assert found.startswith("plan: ") and said in found
-    assert "agreed to as step 99: none" in why(
-        fed, seal(replace(train, stage=99), order, params, COORDINATOR)
+    later = order | {"outcomes": [[]] * 56}
+    assert "agreed to as step 57: none" in why(
+        fed, seal(replace(train, stage=57), later, params, COORDINATOR)
     )
     samples = {"shared/x": torch.randn(200, 6), "shared/y": torch.zeros(200, dtype=torch.int64)}
     for fixed, said in (
@@ -751,14 +754,35 @@ def test_site_worker_request_outside_terms_is_declined(tmp_path):
         assert found.startswith(said)
     elsewhere = seal(
         replace(train, stage=57),
-        order | {"fixed": checksum(samples)},
+        later | {"fixed": checksum(samples)},
         params | samples,
         COORDINATOR,
     )
     assert "agreed to as step 57: none" in why(fed, elsewhere)
-    assert not (tmp_path / "site0" / run / "stage-57").exists(), (
-        "any number of steps would fill the disk"
+    junk = {"fixed.params/junk": torch.zeros(10)}
+    unknown = seal(train, order | {"fixed": checksum(junk)}, params | junk, COORDINATOR)
+    assert "the request has fixed.params/junk; expected 4" in why(fed, unknown)
+    assert not list((tmp_path / "site0").rglob("fixed.safetensors")), (
+        "what was not agreed on would fill the disk"
     )
+
+
+def test_site_worker_has_no_more_groups_than_the_federation_has_sites(tmp_path):
+    """A plan that divides sites makes groups that nobody knows before; each takes memory, and a folder of client states."""
+    fed = small_federation_of(tmp_path, "clustered")
+    asked = []
+    send = fed.transport.send
+    fed.transport.send = lambda site, message: (asked.append(message), send(site, message))
+    fed.run()
+    requests = [unseal(message, COORDINATOR.public_key()) for message in asked]
+    request = next(r for r in requests if r.head.kind == "train" and r.head.site == "site0")
+    facts, tensors = request.open()
+    sites = len(fed.federation.sites)
+    for group in (sites, 10**9):
+        message = seal(request.head, facts | {"group": group}, tensors, COORDINATOR)
+        assert f"the model group {group}; expected one of {sites}" in why(fed, message)
+    last = seal(request.head, facts | {"group": sites - 1}, tensors, COORDINATOR)
+    assert unseal(fed.workers["site0"].handle(last), key_of(0).public_key()).head.kind == "answer"
 
 
 def test_site_worker_choice_among_other_models_than_those_of_the_plan_is_declined(tmp_path):
@@ -780,7 +804,7 @@ def test_site_worker_choice_among_other_models_than_those_of_the_plan_is_decline
     )
     assert "a choice among 3 models, of which 3 came; expected 2" in why(fed, message)
     message = seal(Head(new_run(), 0, 0, "site0", "choose"), asked, {}, COORDINATOR)
-    assert "agreed to as step 0: none" in why(fed, message)
+    assert "outcomes of 0 steps in a request of step 0" in why(fed, message)
 
 
 def test_site_worker_request_of_old_run_or_round_is_declined(tmp_path):

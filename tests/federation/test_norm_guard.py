@@ -108,6 +108,24 @@ def test_site_opposes_by_the_mean_of_its_cosines_over_three_rounds():
     assert not few.cosines(["update"])
 
 
+def test_site_that_was_honest_for_long_opposes_soon_and_nobody_does_where_all_differ():
+    opposing = OpposingSites()
+    honest = dict.fromkeys("abcd", 0.5)
+    for _ in range(100):
+        opposing.add({"update": honest | {"e": 0.9}})
+    rounds = 0
+    while not opposing.mean_cosine("update", "e"):
+        opposing.add({"update": honest | {"e": -0.5}})
+        rounds += 1
+    assert rounds < 10
+
+    # the first control variates of sites with other classes
+    of_other_classes = OpposingSites()
+    for _ in range(10):
+        of_other_classes.add({"update": dict.fromkeys("abcd", -0.45) | {"e": -0.55}})
+    assert not any(of_other_classes.mean_cosine("update", site) for site in "abcde")
+
+
 def test_one_of_five_sites_that_flips_what_it_sends_of_scaffold_counts_no_more(tmp_path):
     """-1 times both took 0.940 to 0.868 in 15 rounds on digits, and -2.9 times to 0.760; now 0.912 and 0.910."""
     fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold", rounds=5)

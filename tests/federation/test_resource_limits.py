@@ -179,6 +179,19 @@ def test_gateway_passes_one_request_of_a_connection_at_a_time(files):
     asyncio.run(visits())
 
 
+def test_gateway_counts_few_reasons_apart(files):
+    """Reasons have addresses in them, of which a stranger may have many."""
+
+    async def visits():
+        async with Door(files, ["north"]) as door:
+            for number in range(2 * gateway.MAX_REASONS):
+                door.gateway.count_rejected(f"from {number}")
+            assert len(door.gateway.rejected) == gateway.MAX_REASONS + 1
+            assert door.gateway.rejected.total() == 2 * gateway.MAX_REASONS
+
+    asyncio.run(visits())
+
+
 def test_gateway_stranger_gets_no_connection_to_flower(files):
     """B12: a connection that says nothing is closed after `head_seconds`, and costs no connection behind the gateway."""
 

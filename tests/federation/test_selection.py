@@ -1,5 +1,7 @@
 """The part that chooses clients of a simulation chooses the sites of a federation."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from secure_federation import TERMS
@@ -47,3 +49,19 @@ def test_oort_measures_the_seconds_of_sites(tmp_path):
     fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "fedavg + oort", rounds=2)
     known = fed.run()._runner.state.sampler_state
     assert (known["seconds"] > 0).all()
+
+
+def test_rule_that_asks_too_few_sites_is_refused_before_the_first_round(tmp_path):
+    named = "fedavg + named_clients(clients=('site0', 'site1'))"
+    fed = SmallFederation(tmp_path / "sum", make_clients(SAMPLE_SIZES), named, **TERMS)
+    with pytest.raises(UnalikeError, match=r"named_clients asks 2 of the 4 sites .* expected 3"):
+        fed.run()
+
+    # without it the run would go on with rounds in which nobody trains
+    fed = SmallFederation(
+        tmp_path / "revoked", make_clients(SAMPLE_SIZES), "named_clients(clients=('site0',))"
+    )
+    first, *others = fed.federation.sites
+    fed.federation = replace(fed.federation, sites=(replace(first, revoked=True), *others))
+    with pytest.raises(UnalikeError, match="named_clients asks 0 of the 3 sites"):
+        fed.run()

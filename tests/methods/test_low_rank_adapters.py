@@ -61,6 +61,23 @@ def test_fedex_lora_of_one_client_is_fedavg():
     torch.testing.assert_close(exact.params, plain.params)
 
 
+@pytest.mark.parametrize("other", ["scaffold", "fedavgm"])
+def test_fedex_lora_refuses_a_part_with_a_state_for_each_trained_parameter_before_the_first_round(
+    other,
+):
+    x, y = torch.randn(8, 4), torch.arange(8) % 3
+    clients = [ua.ClientData(train=(x, y), test=(x, y), name=name) for name in "ab"]
+    with pytest.raises(UnalikeError, match=f"moves {WEIGHT}, which no client trains, and .* has a"):
+        ua.run(f"fedex_lora + {other}", clients, model=adapted(False), rounds=1, progress=False)
+
+
+def test_fedex_lora_beside_an_own_model_keeps_what_the_server_moves_out_of_it():
+    sim = after_rounds("fedex_lora + ditto", rounds=2)
+    assert WEIGHT not in sim.memory(0)["proximal_model"]
+    plain = after_rounds("fedex_lora", rounds=2)
+    torch.testing.assert_close(sim.params, plain.params)
+
+
 @pytest.mark.parametrize("other", ["ffa_lora", "fedsa_lora"])
 def test_fedex_lora_adds_nothing_where_a_or_b_is_not_averaged(other):
     sim = after_rounds(f"{other} + fedex_lora")

@@ -24,7 +24,7 @@ def candidates(round=0, size=2, sizes=SIZES, ids=None):
 
 
 def outcome(losses, round=0, sizes=SIZES, seconds=np.nan, ids=None):
-    ids = np.arange(len(losses)) if ids is None else np.array(ids)
+    ids = np.arange(len(losses)) if ids is None else np.array(ids, int)
     seconds = np.zeros(len(ids)) + seconds
     return CohortOutcome(round, ids, ids, sizes[ids], np.array(losses, float), seconds, {})
 
@@ -91,6 +91,20 @@ def test_power_of_choice_asks_clients_first_of_which_it_knows_nothing():
     choice = sampler.choose(candidates(1), state)
     assert [*choice.clients] == [1, 2] and {*choice.reasons.values()} == {"new"}
     assert sampler.choose(candidates(1, ids=[0, 1, 3]), state).reasons == {1: "new", 3: "loss 6"}
+
+
+@pytest.mark.parametrize("sampler", [PowerOfChoice(), Oort()])
+def test_client_that_is_asked_in_vain_has_the_median_of_the_known_losses(sampler):
+    nothing = outcome([], ids=[])._replace(asked=np.arange(4))
+    before = sampler.observe(nothing, sampler.choice_init(4))
+    assert before["loss"].tolist() == [np.inf] * 4
+    # also if it gave a large one before: neither way it is the first choice for ever
+    for losses, ids in (([1.0, 9.0, 2.0], [0, 1, 2]), ([1.0, 9.0, 2.0, 7.0], [0, 1, 2, 3])):
+        state = sampler.observe(outcome(losses, ids=ids), before)
+        of_three = outcome([1.0, 9.0, 2.0], round=1, ids=[0, 1, 2])._replace(asked=np.arange(4))
+        after = sampler.observe(of_three, state)
+        assert after["loss"].tolist() == [1.0, 9.0, 2.0, 2.0]
+        assert "turn" not in after or after["turn"].tolist() == [2] * 4
 
 
 def test_oort_draws_by_statistical_utility_times_system_utility():

@@ -464,6 +464,20 @@ class Method(Plan):
         for p in self.parts:
             task.require(p.needs_of_task, asker=p.name)
 
+    def check_moved(self, model: Model) -> None:
+        """Raise `UnalikeError` where the server moves a parameter that no client trains, and a part has states for those that are."""
+        trained = self.trained_params(model)
+        moved = [n for n in self.shared_names(model.params, model) if n not in trained]
+        if not moved:
+            return
+        for p in self.parts:
+            kept = {name.rpartition("/")[2] for name in p.server_init(trained)}
+            if not kept.isdisjoint(trained):
+                raise UnalikeError(
+                    f"{self!r}: the server moves {moved[0]}, which no client trains, and {p.name} has a state for each parameter "
+                    f"that clients train, and none for this one; leave {p.name} out"
+                )
+
     def require(self, proxy: object) -> None:
         """Raise `UnalikeError` if a part learns from samples on the server and there are none."""
         needy = [p.name for p in self.parts if p.needs_proxy]

@@ -334,6 +334,16 @@ class NetworkStage:
                 "out: enrol as many again, or begin a federation of those that are left"
             )
 
+        # A rule of its own may ask fewer, also nobody where those that it names were revoked.
+        rule = self._secure or federation
+        needed = self._answers_needed(rule, 1)
+        asked = self.state.draw(self.state.done)
+        if len(asked) < needed:
+            raise UnalikeError(
+                f"{self.state.sampler.name} asks {len(asked)} of the {len(eligible)} sites with training samples; expected {needed} "
+                "or more in each round: begin a federation with another method, or with other names in it"
+            )
+
     # a round --------------------------------------------------------------------------------------------------------
 
     def exchange(self, *, train: Sequence[int] = (), evaluate: bool = False) -> Replies:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from math import sqrt
+from statistics import median_low
 
 from unalike.core import tree
 from unalike.core.types import Tree
@@ -14,6 +15,9 @@ LEAST_COMPARED_SITES = 5
 LEAST_COMPARED_ROUNDS = 3
 """Rounds before the mean of a site's cosines says anything: in the first one drift is not yet taken out."""
 
+REMEMBERED_SHARE = 0.8
+"""The share of the rounds before that still counts after each round: a site that was honest for long may not oppose for long."""
+
 OPPOSED_COSINE = -0.25
 """The mean cosine below which a site opposes the others where honest updates point alike."""
 
@@ -24,30 +28,42 @@ Cosines = Mapping[str, Mapping[str, float]]
 class OpposingSites:
     """Sites whose updates, or changes, point against those of the others over the rounds.
 
-    A site opposes where the mean of its cosines is below `OPPOSED_COSINE` after `LEAST_COMPARED_ROUNDS` rounds. This holds for
-    methods whose parts take drift out (`updates_point_alike`) alone: without, the updates of a model that has converged add up to
-    zero, so that each honest one points against the sum of the others.
+    A site opposes where the mean of its cosines is below `OPPOSED_COSINE` after `LEAST_COMPARED_ROUNDS` rounds, and below the
+    median of all sites by as much: in the first rounds all control variates may point against each other. Earlier rounds count
+    ever less.
+
+    This holds for methods whose parts take drift out (`updates_point_alike`) alone: without, the updates of a model that has
+    converged add up to zero, so that each honest one points against the sum of the others.
     """
 
     def __init__(self) -> None:
         self.cosines: dict[str, dict[str, list[float]]] = {}
-        """Object -> site -> the number of its rounds, and the sum of its cosines."""
+        """Object -> site -> the number of its rounds, and the sums of their weights and of the weighted cosines."""
 
     def add(self, cosines: Cosines) -> None:
         """Take in a round."""
         for what, cosine_of in cosines.items():
             sums = dict(self.cosines.get(what, {}))
             for site, cosine in cosine_of.items():
-                rounds, total = sums.get(site, [0, 0.0])
-                sums[site] = [rounds + 1, total + cosine]
+                rounds, weight, total = sums.get(site, [0, 0.0, 0.0])
+                sums[site] = [
+                    rounds + 1,
+                    REMEMBERED_SHARE * weight + 1,
+                    REMEMBERED_SHARE * total + cosine,
+                ]
             self.cosines[what] = sums
 
     def mean_cosine(self, what: str, site: str) -> float:
         """The mean cosine of what a site that opposes sent; 0 for one that does not, or not yet."""
-        rounds, total = self.cosines.get(what, {}).get(site, [0, 0.0])
-        if rounds < LEAST_COMPARED_ROUNDS or total >= OPPOSED_COSINE * rounds:
+        means = {}
+        for other, (rounds, weight, total) in self.cosines.get(what, {}).items():
+            if rounds >= LEAST_COMPARED_ROUNDS:
+                means[other] = total / weight
+        if site not in means:
             return 0.0
-        return total / rounds
+        # Where most sites point against the others, as control variates do at first, nobody stands out.
+        usual = min(median_low(means.values()), 0.0)
+        return means[site] if means[site] < usual + OPPOSED_COSINE else 0.0
 
 
 class UpdateDirections:

@@ -81,6 +81,8 @@ ACTIVATE_NODE = "/v1/fleet/activate-node"
 MAX_PUSH_BYTES = 256 * 1024
 MAX_SMALL_BYTES = 4096
 """Maximum bytes of the body of a request that sends nothing."""
+MAX_REASONS = 1000
+"""Reasons of rejections in a minute that are counted apart: with addresses in them there may be many."""
 OBJECT_HEAD_BYTES = 512
 """Bytes in front of a record, in a request that sends it, are fewer."""
 MAX_OBJECT_END_BYTES = 128
@@ -251,6 +253,11 @@ class Gateway:
                 print(f"{now} rejected {self.rejected.total()}: {', '.join(reasons)}", flush=True)
                 self.rejected.clear()
 
+    def count_rejected(self, reason: str) -> None:
+        """Count a rejection for the next line."""
+        is_listed = reason in self.rejected or len(self.rejected) < MAX_REASONS
+        self.rejected[reason if is_listed else "for other reasons"] += 1
+
     async def serve_connection(self, _: asyncio.StreamReader, plain: asyncio.StreamWriter) -> None:
         """Serve one connection: its requests one after the other, over one connection to Flower."""
         writer = plain
@@ -282,7 +289,7 @@ class Gateway:
                 head = await self._head(reader, self.settings.idle_seconds, site)
         except Rejected as rejected:
             who = address if site is None else f"{site.name} at {address}"
-            self.rejected[f"{rejected} from {who}"] += 1
+            self.count_rejected(f"{rejected} from {who}")
             # The date says to a site with a wrong clock what is wrong.
             answer = f"HTTP/1.1 {rejected.status}\r\nDate: {formatdate(usegmt=True)}\r\n"
             answer += "Content-Length: 0\r\nConnection: close\r\n\r\n"
@@ -291,7 +298,7 @@ class Gateway:
             # without a farewell, for which TLS would keep its buffers
             writer.transport.abort()
             if behind is None:
-                self.rejected[f"{type(error).__name__} without a request from {address}"] += 1
+                self.count_rejected(f"{type(error).__name__} without a request from {address}")
         finally:
             if site is not None:
                 site.connections.pop(task, None)
@@ -463,7 +470,7 @@ class Gateway:
                 status = answer[1].decode()
                 left = int(answer[2])
                 if status.startswith("4"):
-                    self.rejected[f"{status} of Flower to {head.site.name}"] += 1
+                    self.count_rejected(f"{status} of Flower to {head.site.name}")
                 # The answer is empty where there is no request. A site answers one before it fetches the next.
                 if status == "200" and head.path == PULL_MESSAGES and left:
                     head.site.reply_bytes = self.settings.reply_bytes

@@ -97,13 +97,17 @@ class SiteFolder:
         """Write down the fingerprint of the samples with which the site is admitted to a run, and its rules about them."""
         write_bytes(self.path / run / "samples", f"{samples}\n{rules}".encode())
 
-    def fixed_tensors(self, run: str, stage: int, received: Tree) -> Tree:
-        """The tensors that are sent once for a whole stage: those that were `received` are written, else read."""
-        file = self.path / run / f"stage-{stage}" / "fixed.safetensors"
-        if not received:
-            return read_tensors(file)[0]
-        write_tensors(file, received)
-        return received
+    def fixed_tensors(self, run: str, stage: int) -> Tree:
+        """The tensors that were sent once for a whole stage."""
+        tensors, _ = read_tensors(self._fixed_file(run, stage))
+        return tensors
+
+    def keep_fixed_tensors(self, run: str, stage: int, tensors: Tree) -> None:
+        """Write the tensors that are sent once for a whole stage."""
+        write_tensors(self._fixed_file(run, stage), tensors)
+
+    def _fixed_file(self, run: str, stage: int) -> Path:
+        return self.path / run / f"stage-{stage}" / "fixed.safetensors"
 
     def write_model(
         self, run: str, run_config: RunConfig, site: str, values: Tree, encoding: Encoding | None

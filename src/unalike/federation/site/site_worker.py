@@ -316,6 +316,13 @@ class SiteWorker:
         step = kind.read(facts)
         self._check_terms(step)
 
+        # The plan is run up to the step of the head, and not to another one, whose model might differ.
+        if len(step.outcomes) != request.head.stage - 1:
+            raise Declined(
+                "plan",
+                f"outcomes of {len(step.outcomes)} steps in a request of step {request.head.stage}",
+            )
+
         # The number of all samples goes into plans and weights. It cannot be above what the sites were enrolled for.
         most = sum(site.samples for site in self.federation.sites)
         if step.samples > most and not self.federation.open:
@@ -397,9 +404,6 @@ class SiteWorker:
         check("evaluations of", set(step.evaluate), shown)
         check("evaluations of", local, protocols)
         check("a learning rate of", {step.lr}, {settings.work.lr_at(step.round)})
-        # a plan with groups of sites is not summed
-        if self.federation.secure_aggregation:
-            check("the model group", {step.group}, {0})
 
     # 2. Do what it asks: one handler for each kind of request.
 
@@ -439,13 +443,16 @@ class SiteWorker:
         self._check_place(request.head, step)
         if step.train:
             self.policy.check_training(request.head.round, self.federation.rounds)
-        sent_anew = {n: t for n, t in tensors.items() if not n.startswith(FIXED_PREFIXES)}
+        sent_once = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
+        sent_anew = {n: t for n, t in tensors.items() if n not in sent_once}
         me = self.number
 
         # The model that the coordinator sent, in the shapes of the step that was agreed on.
-        tensors = self._with_fixed(request, step, tensors)
+        tensors = sent_anew | self._fixed(request, step, sent_once)
         trees = tree.unpack(self._on_device(tensors))
         group, broadcast = self._broadcast(request, step, tensors, trees)
+        if sent_once:
+            self.folder.keep_fixed_tensors(request.head.run, request.head.stage, sent_once)
         self._tell_outcome(request.head, step)
         group.state = ServerState(
             round=broadcast.round,
@@ -727,6 +734,7 @@ class SiteWorker:
         expected = 0 if planned.shared is None else len(planned.shared.y)
         if found != expected:
             raise Declined("plan", f"{found} public samples to train on; expected {expected}")
+        self._check_group(asked.group, planned)
 
         model = self.run_config.model
         if asked.derived:
@@ -770,6 +778,15 @@ class SiteWorker:
         declared |= fixed_tensors(planned, settings, first.params, first.buffers)
         return SiteGroup(group, declared, asked.facts_of_step)
 
+    def _check_group(self, number: int, planned: Stage) -> None:
+        """Raise `Declined` for a group that the step does not have: each takes memory, and a folder of client states."""
+        groups = len(planned.groups or ("all",))
+        # a plan that divides clients makes no more groups than there are sites
+        if self.run_config.plan.divides:
+            groups = max(groups, len(self.federation.sites))
+        if number >= groups:
+            raise Declined("plan", f"the model group {number}; expected one of {groups}, from 0 on")
+
     def _metric_sums(self, predict: Predict) -> dict[str, Any]:
         """Sums and counts of a model's predictions on the test and validation samples, rounded as the rules say."""
         chain = self.run_config.options.chain
@@ -800,18 +817,14 @@ class SiteWorker:
     def _on_device(self, tensors: Tree) -> Tree:
         return tree.map(lambda t: t.to(self.population.x.device), tensors)
 
-    def _with_fixed(self, request: Envelope, step: TrainRequest, tensors: Tree) -> Tree:
-        """The tensors with those that are sent once for the whole step, which are on disk if this request does not bring them."""
-        received = {n: t for n, t in tensors.items() if n.startswith(FIXED_PREFIXES)}
-        if not step.fixed and not received:
-            return tensors
-        # Nothing is written for a step that was not agreed on, or that the request does not name.
-        if received:
-            planned_step(self.run_config, request.head.stage, step.method, Stage, step)
-            _check_fixed(received, step.fixed)
-        fixed = self.folder.fixed_tensors(request.head.run, request.head.stage, received)
-        _check_fixed(fixed, step.fixed)
-        return tensors | fixed
+    def _fixed(self, request: Envelope, step: TrainRequest, sent_once: Tree) -> Tree:
+        """The tensors that are sent once for the whole step, which are on disk if this request does not bring them."""
+        fixed = sent_once
+        if step.fixed and not sent_once:
+            fixed = self.folder.fixed_tensors(request.head.run, request.head.stage)
+        if step.fixed or fixed:
+            _check_fixed(fixed, step.fixed)
+        return fixed
 
 
 def _check_fixed(fixed: Tree, digest: str) -> None:

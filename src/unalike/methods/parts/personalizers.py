@@ -54,7 +54,9 @@ class ProximalModel(OwnParameters, PersonalModel):
 
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         task = client.task_loss(client.out(batch, client.own), batch)
-        drift = tree.sub(client.received_params, client.state)
+        # what the server alone moves is no part of the own model
+        received = tree.only(client.received_params, client.state)
+        drift = tree.sub(received, client.state)
         return task + self.lam / 2 * tree.dot(drift, drift)
 
     def pull(self, client: ClientView) -> Pull:

@@ -77,7 +77,7 @@ class EstimatedPerturbation(SecondGradient):
         return client.gradient(at=tree.map(lambda b, v: v + length * b, back, client.params))
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        return client.state | client.received_params, {}
+        return client.state | tree.only(client.received_params, client.state), {}
 
 
 @alias(

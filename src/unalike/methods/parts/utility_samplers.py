@@ -31,12 +31,16 @@ class PowerOfChoice(Sampler):
     of the paper that needs no request of its own, where pi_pow-d asks the d clients for their loss at the current model. Biased
     towards clients with large losses, the more the larger d is: the paper proves faster progress, to a point that is off the
     optimum by the skew of the choice. d = m (or less) is a draw by size. Clients that exaggerate their loss are asked more often.
+    Of one that is asked in vain F_k is the median of the known losses, so that it does not stay the first choice.
     """
 
     d: Annotated[PositiveInt, LinearRange(2, 50)] = 20
 
     decides_by: ClassVar[str] = "their losses"
     reads_losses: ClassVar[bool] = True
+    federation_note: ClassVar[str] = (
+        "power_of_choice asks sites by the losses that they claim: one that exaggerates is asked more often"
+    )
 
     def choice_init(self, clients: int) -> Tree:
         return {LOSS: torch.full((clients,), torch.inf)}
@@ -57,7 +61,7 @@ class PowerOfChoice(Sampler):
         return Choice(clients, {k: _told(float(state[LOSS][k])) for k in clients})
 
     def observe(self, outcome: CohortOutcome, state: Tree) -> Tree:
-        return {LOSS: _updated(state[LOSS], outcome.ids, outcome.losses)}
+        return {LOSS: _observed_losses(state[LOSS], outcome)}
 
 
 @part
@@ -78,7 +82,7 @@ class Oort(Sampler):
     Deviations: n_k F_k stands for the paper's |B| sqrt(mean of squared losses), which clients would have to send (equal where all
     samples of a client have one loss); it is scaled by its maximum, where the authors' code uses minimum and 95th percentile; new
     clients are drawn with equal chances, not by speed; nobody is left out after many rounds; T is a quantile, as in the authors'
-    code.
+    code; of a client that is asked in vain F_k is the median of the known losses, so that it does not stay new.
     """
 
     exploration: Annotated[float, Field(ge=0, le=1)] = 0.9
@@ -90,6 +94,9 @@ class Oort(Sampler):
 
     decides_by: ClassVar[str] = "their losses and seconds"
     reads_losses: ClassVar[bool] = True
+    federation_note: ClassVar[str] = (
+        "oort asks sites by the losses that they claim: one that exaggerates is asked more often"
+    )
     FIRST_PACE: ClassVar[float] = 0.3
     PACE_STEP: ClassVar[float] = 0.05
     UNCERTAINTY: ClassVar[float] = 0.1
@@ -159,10 +166,14 @@ class Oort(Sampler):
                 pace = pace + self.PACE_STEP
             before = current
             current = 0.0
-        turns = np.full(len(outcome.ids), outcome.round + 1)
+        losses = _observed_losses(state[LOSS], outcome)
+        # Who has a loss now is new no more, also one that was asked in vain.
+        asked = np.union1d(outcome.asked, outcome.ids)
+        known = asked[losses.isfinite().numpy()[asked]]
+        turns = np.full(len(known), outcome.round + 1)
         return {
-            LOSS: _updated(state[LOSS], outcome.ids, outcome.losses),
-            TURN: _updated(state[TURN], outcome.ids, turns),
+            LOSS: losses,
+            TURN: _updated(state[TURN], known, turns),
             SECONDS: _updated(state[SECONDS], outcome.ids, outcome.seconds),
             GAINS: torch.tensor([before, current]),
             PACE: pace,
@@ -184,6 +195,16 @@ def _updated(values: torch.Tensor, ids: np.ndarray, new: np.ndarray) -> torch.Te
     updated = values.clone()
     updated[torch.from_numpy(ids)] = torch.from_numpy(new).to(values)
     return updated
+
+
+def _observed_losses(losses: torch.Tensor, outcome: CohortOutcome) -> torch.Tensor:
+    """The losses [N] after a round; of clients that were asked in vain the median of the known ones, infinite without any."""
+    observed = _updated(losses, outcome.ids, outcome.losses)
+    known = observed[observed.isfinite()]
+    if len(known):
+        in_vain = np.setdiff1d(outcome.asked, outcome.ids)
+        observed[torch.from_numpy(in_vain)] = known.median()
+    return observed
 
 
 def _told(loss: float) -> str:

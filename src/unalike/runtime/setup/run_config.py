@@ -580,6 +580,7 @@ def _check_first_stage(run_config: RunConfig) -> None:
     if isinstance(first, Stage):
         first.method.check_task(run_config.population.task)
         first.method.check_loss(run_config.work)
+        first.method.check_moved(first.model or run_config.model)
         first.method.require(run_config.settings.proxy)
 
 
