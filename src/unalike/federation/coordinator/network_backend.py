@@ -36,7 +36,11 @@ from unalike.federation.coordinator.secure_aggregation import (
     MaskedSum,
     SecureAggregation,
 )
-from unalike.federation.coordinator.sites_under_way import MAX_AGE_ROUNDS, SitesUnderWay
+from unalike.federation.coordinator.sites_under_way import (
+    MAX_AGE_ROUNDS,
+    SitesUnderWay,
+    check_late_updates,
+)
 from unalike.federation.coordinator.update_directions import OpposingSites, UpdateDirections
 from unalike.federation.coordinator.update_store import UpdateStore
 from unalike.federation.protocol.federation_file import Federation
@@ -46,7 +50,6 @@ from unalike.federation.secure_aggregation.setup import model_digest
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults, method_of
 from unalike.metrics.metric_sums import LARGEST_LOSS_SUM, MetricSums
-from unalike.runtime.setup.late_updates import refuse_late_updates
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.backend import Clock, Replies, RoundUpdates, machine_clock
 from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_bytes
@@ -117,9 +120,6 @@ def check_stage(stage: Stage, run_config: RunConfig) -> None:
             f"{stage.method!r} evaluates sites with models of their own, which they keep of the last rounds alone; with "
             "select = 'best' a method must have one shared model: choose select = 'last'"
         )
-    if stage.method.updates_awaited < inf:
-        reads_updates = run_config.recording is not None and run_config.recording.needs_updates
-        refuse_late_updates(stage, reads_updates or "local" in run_config.options.protocols)
 
 
 class NetworkBackend:
@@ -269,10 +269,15 @@ class NetworkStage:
         self.clock = backend.clock
         run_config, mailbox = self.run_config, self.mailbox
         check_stage(stage, run_config)
+        check_late_updates(stage, run_config, mailbox.federation)
         self._position = backend.position(index, stage)
         self._rounds_before = backend.rounds_done
         self._left_out = backend.left_out
-        self._sites = SitesUnderWay()
+
+        # Sites that were enrolled after the run began are not in it, and revoked ones are out of it.
+        enrolled = mailbox.federation.sites[: len(run_config.population)]
+        self.active = [client for client, site in enumerate(enrolled) if not site.revoked]
+        self._sites = SitesUnderWay(mailbox.federation.cohort_size(len(self.active)))
         self.state = StageState(
             run_config,
             stage,
@@ -321,9 +326,6 @@ class NetworkStage:
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
 
-        # Sites that were enrolled after the run began are not in it, and revoked ones are out of it.
-        enrolled = mailbox.federation.sites[: len(run_config.population)]
-        self.active = [client for client, site in enumerate(enrolled) if not site.revoked]
         self._draw_from_active()
 
     def _draw_from_active(self) -> None:
@@ -870,8 +872,9 @@ class NetworkStage:
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
-        # a site may have been revoked since
-        self._sites.drop(self._sites.rounds.keys() - set(self.active))
+        # sites may have been revoked since, so that rounds wait for all that are left
+        remaining = self.active if self.state.updates_may_be_late else ()
+        self._sites.drop(self._sites.rounds.keys() - set(remaining))
         self._norm_guard.seen = facts[0].get("norms", {})
         self._opposing_sites.cosines = facts[0]["cosines"]
         latest = facts[0].get("latest", {"norms": {}, "best_loss": inf})

@@ -1,10 +1,14 @@
 """The sites that still train the model of an earlier round, where rounds do not wait for all updates."""
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import UNDER_WAY, ShareOfWork, WorkOf, age_columns
+from unalike.federation.protocol.federation_file import Federation
+from unalike.methods.plan import Stage
+from unalike.runtime.setup.late_updates import refuse_late_updates
+from unalike.runtime.setup.run_config import RunConfig
 
 MAX_AGE_ROUNDS = 100
 """Rounds after which the server drops a model that a site still trains: its update, which could count little, does not count."""
@@ -24,9 +28,11 @@ class SitesUnderWay:
 
     A site under way is not asked for anything else. It is so until its update has counted or was refused, until it is given up,
     or until the server has made `MAX_AGE_ROUNDS` rounds meanwhile. So the coordinator keeps at most as many earlier models.
+    A round asks `cohort_size` sites: of a method that awaits as many no update is late.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cohort_size: int) -> None:
+        self._cohort_size = cohort_size
         self._round_of: dict[int, int] = {}
         """Client -> the round whose model it was sent."""
         self._ages: list[int] | None = None
@@ -42,7 +48,7 @@ class SitesUnderWay:
         return self._round_of
 
     def late_updates_count(self, awaited: float) -> bool:
-        return awaited < math.inf
+        return awaited < self._cohort_size
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         return [client for client in eligible if client not in self._round_of]
@@ -82,3 +88,19 @@ class SitesUnderWay:
         # checkpoints of earlier versions have neither
         self._round_of = dict(checkpoint.get(UNDER_WAY, []))
         self._ages = checkpoint.get(AGES)
+
+
+def check_late_updates(stage: Stage, run_config: RunConfig, federation: Federation) -> None:
+    """Raise `UnalikeError` for a stage whose rounds do not wait for all updates, and which cannot use late ones."""
+    awaited = stage.method.updates_awaited
+    asked = federation.cohort_size(len(run_config.population))
+    if awaited >= asked:
+        return
+    if federation.secure_aggregation:
+        raise UnalikeError(
+            f"a sum of secure aggregation is over sites that are known before they train, and {stage.method!r} counts the first "
+            f"{awaited:g} updates that arrive of {asked}; choose a method that awaits all of them"
+        )
+    recording = run_config.recording
+    reads_updates = recording is not None and recording.needs_updates
+    refuse_late_updates(stage, reads_updates or "local" in run_config.options.protocols)

@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Sequence
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from unalike.core.views import Members, StageSettings
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.secure_aggregation.arithmetic import Words, bound, encode, is_encodable
 from unalike.methods.method import Method
-from unalike.methods.part import Part, overrides
+from unalike.methods.part import overrides
 from unalike.methods.plan import QueryStep, Stage, Step
 from unalike.methods.roles import Upload
 from unalike.runtime.stages.model_group import ModelGroup
@@ -66,21 +65,6 @@ def check_threshold(step: Step, federation: Federation) -> None:
         )
 
 
-def _why_part_not_summed(part: Part, method: Method) -> str:
-    """What a part does for which sums are not enough; empty if they are."""
-    is_other_rule = part is method.aggregator and not method.combines_by_weighted_sum
-    if part.needs != "sums" or is_other_rule:
-        what = "how far apart the updates are" if part.needs == "spread" else "each update"
-        return f"reads {what}"
-    if part.sums_show_clients:
-        return f"sends {part.sums_show_clients}"
-    if part.shares:
-        return f"reads {' and '.join(part.shares)} of each site"
-    if overrides(part, "address"):
-        return "sends messages of its own to each site"
-    return ""
-
-
 def _why_not_summed(step: Step, settings: StageSettings) -> str:
     """The reason why sums are not enough for a step; empty if they are."""
     if isinstance(step, QueryStep):
@@ -90,12 +74,17 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
 
     method = step.method
     model = step.model or settings.model
-    if method.updates_awaited < inf:
-        return f"a sum behind masks has a fixed roster of sites, while {method!r} counts the updates that arrive first"
     for part in method.parts:
-        why = _why_part_not_summed(part, method)
-        if why:
-            return f"{part.name} {why}"
+        is_other_rule = part is method.aggregator and not method.combines_by_weighted_sum
+        if part.needs != "sums" or is_other_rule:
+            what = "how far apart the updates are" if part.needs == "spread" else "each update"
+            return f"{part.name} reads {what}"
+        if part.sums_show_clients:
+            return f"{part.name} sends {part.sums_show_clients}"
+        if part.shares:
+            return f"{part.name} reads {' and '.join(part.shares)} of each site"
+        if overrides(part, "address"):
+            return f"{part.name} sends messages of its own to each site"
 
     if method.sampler is not None and method.sampler.reads_losses:
         return f"{method.sampler.name} asks sites by {method.sampler.decides_by}"

@@ -13,7 +13,7 @@ def refuse_late_updates(stage: Stage, keeps_updates: bool) -> None:
     if reasons:
         raise UnalikeError(
             f"late updates count in this run, and {stage.method!r} cannot use them: {'; '.join(reasons)}. Let the server await all "
-            "updates, or drop late ones: devices='first(updates=8, drop=True)'"
+            "updates, or, of simulated devices, drop late ones: devices='first(updates=8, drop=True)'"
         )
 
 
