@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from deployed_methods import FEW, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
+from deployed_methods import FEW, FIRST_COUNT, SAMPLE_SIZES, SITES_ONLY, SPECS, agree
 from every_method import PLANS
 from small_federation import SmallFederation, make_clients, needs_proxy
 
@@ -22,7 +22,7 @@ VARIANTS = [
     "fedpac(scored='combined')",
     "ifca(clusters=2, method='ditto')",
 ]
-NAMES = [n for n in PLANS if n not in SITES_ONLY]
+NAMES = [n for n in PLANS if n not in SITES_ONLY | FIRST_COUNT]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])

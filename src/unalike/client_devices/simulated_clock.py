@@ -50,6 +50,16 @@ ShareOfWork = Callable[[Sequence[int], int], np.ndarray]
 alone, so that it is the same in every chunk and process."""
 
 
+class Asked(Protocol):
+    """A client under way: it was asked for an update of the model that a round began with."""
+
+    @property
+    def client(self) -> int: ...
+
+    @property
+    def round(self) -> int: ...
+
+
 class UnderWay(NamedTuple):
     """An event of the queue: the moment at which a client is done with a round, in simulated seconds since the run began.
 
@@ -92,11 +102,11 @@ class Arrivals(NamedTuple):
     turns: Sequence[Turn] = ()
 
 
-class Devices(Protocol):
-    """The clients' devices, and the time that their rounds take."""
+class Availability(Protocol):
+    """The clients that can be asked, and those that were asked and have not answered yet."""
 
     @property
-    def under_way(self) -> Sequence[UnderWay]:
+    def under_way(self) -> Sequence[Asked]:
         """The clients that were asked and have not answered yet."""
 
     def late_updates_count(self, awaited: float) -> bool:
@@ -104,6 +114,26 @@ class Devices(Protocol):
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         """The clients that can be asked now; where none is there and nobody under way, those that are when the first one comes."""
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """The columns of the history: the time since the run began in `simulated_seconds`, and the ages of the updates of the
+        newest round where they may be late. Empty where nothing is simulated.
+        """
+
+    @property
+    def checkpoint(self) -> dict[str, Any]:
+        """The plain values from which `restore` goes on: the time, and the clients under way."""
+
+    def restore(self, checkpoint: Mapping[str, Any]) -> None:
+        """Go on from these values."""
+
+    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
+        """The share of their local steps that clients of a group make; None where all make all."""
+
+
+class Devices(Availability, Protocol):
+    """The clients' devices, and the time that their rounds take."""
 
     def train(
         self,
@@ -124,22 +154,6 @@ class Devices(Protocol):
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
     ) -> dict[int, float]:
         """The seconds from the request to the update of each client of a round; empty where nothing is simulated."""
-
-    @property
-    def columns(self) -> dict[str, float]:
-        """The columns of the history: the time since the run began in `simulated_seconds`, and the ages of the updates of the
-        newest round where they may be late. Empty where nothing is simulated.
-        """
-
-    @property
-    def checkpoint(self) -> dict[str, Any]:
-        """The plain values from which `restore` goes on: the time, and the clients under way."""
-
-    def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        """Go on from these values."""
-
-    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
-        """The share of their local steps that clients of a group make; None where all make all."""
 
 
 class NoDevices:
@@ -378,14 +392,8 @@ class SimulatedDevices:
 
     @property
     def columns(self) -> dict[str, float]:
-        if self._ages is None:
-            return {SIMULATED_SECONDS: self.time}
-        ages = np.array(self._ages or [0])
-        return {
-            SIMULATED_SECONDS: self.time,
-            MEAN_AGE: float(ages.mean()),
-            MAX_AGE: float(ages.max()),
-        }
+        seconds = {SIMULATED_SECONDS: self.time}
+        return seconds if self._ages is None else seconds | age_columns(self._ages)
 
     @property
     def checkpoint(self) -> dict[str, Any]:
@@ -398,6 +406,12 @@ class SimulatedDevices:
         self.time = checkpoint[SIMULATED_SECONDS]
         # in the order of the heap
         self.under_way = [UnderWay(*event) for event in checkpoint[UNDER_WAY]]
+
+
+def age_columns(ages: Sequence[int]) -> dict[str, float]:
+    """The columns of the history with the ages of the updates of a round, in rounds; 0 where no update came."""
+    known = np.array(ages or [0])
+    return {MEAN_AGE: float(known.mean()), MAX_AGE: float(known.max())}
 
 
 def _turns(event: UnderWay, round: int) -> list[Turn]:

@@ -368,11 +368,13 @@ def _close_round(clients: StageBackend, index: int, recorder: RunRecorder) -> Ro
 def _cohort_ahead(clients: StageBackend) -> Sequence[int]:
     """The clients that train the next round in the exchange that evaluates this one; none where each is asked by itself.
 
-    A stop rule may forbid the next round, whose updates are then thrown away.
+    A stop rule may forbid the next round, whose updates are then thrown away. Where updates may be late, a round ends before all
+    have trained, and so would its evaluation.
     """
     stage = clients.state
     has_next = stage.stage.trained and not stage.last_done
-    if clients.trains_ahead and has_next and stage.budget.allows_training_ahead:
+    trains_ahead = clients.trains_ahead and not stage.updates_may_be_late
+    if trains_ahead and has_next and stage.budget.allows_training_ahead:
         return stage.draw(stage.done)
     return ()
 

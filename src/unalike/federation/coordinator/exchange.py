@@ -1,8 +1,9 @@
-"""An exchange: requests to many sites, until all have answered, or by the deadline a quorum of them."""
+"""An exchange: requests to many sites, until all have answered, or as many as it awaits, or by the deadline a quorum of them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, Self, TypeVar
 
 from unalike._utils.errors import UnalikeError
@@ -71,8 +72,12 @@ class Exchange(Generic[T]):
     the federation file the run is paused, until enough sites are back. At each attempt the sites that were unable are asked again.
 
     `sites` are asked; a quorum of those that are `counted` must give usable answers: `answers_needed` for their number,
-    or what the federation file says. `values` are usable answers by site, `seconds` the times until they came, `faults` say what
-    went wrong.
+    or what the federation file says. With `awaited` usable answers of these the exchange ends: the others are still under way.
+
+    Sites `under_way` have an open request of an earlier exchange, with this place. Those among `sites` are not asked anew, and
+    their answers count like those of the others; the answers of others wait for a later exchange.
+
+    `values` are usable answers by site, `seconds` the times until they came, `faults` say what went wrong.
     """
 
     mailbox: Mailbox
@@ -81,6 +86,8 @@ class Exchange(Generic[T]):
     sites: list[str]
     counted: set[str]
     answers_needed: Callable[[int], int] | None = None
+    awaited: float = inf
+    under_way: Mapping[str, Place] = field(default_factory=dict)
     values: dict[str, T] = field(default_factory=dict, init=False)
     seconds: dict[str, float] = field(default_factory=dict, init=False)
     faults: dict[str, str] = field(default_factory=dict, init=False)
@@ -88,20 +95,19 @@ class Exchange(Generic[T]):
     _unable: set[str] = field(default_factory=set, init=False)
     """Sites that were unable and have not been asked again."""
     _repeat_at: float = field(default=0.0, init=False)
-    _begun: float = field(default=0.0, init=False)
 
     def run(self) -> Self:
-        """Send all requests, and wait for all answers, or by the deadline for a quorum of them."""
+        """Send all requests, and wait for all answers that are awaited, or by the deadline for a quorum of them."""
         # While the operator has the run paused, no request leaves.
         self.mailbox.control.wait()
 
         # Requests of an earlier place are closed first: whatever still answers them comes too late.
-        self.mailbox.begin(self.place)
+        self.mailbox.begin(self.place, self.under_way)
 
-        # All sites are asked now. Only those that connect after this look may have missed their request.
-        self.mailbox.connected()
-        self._begun = time.monotonic()
-        self._ask(self.sites)
+        # All sites are asked now. Only those that connect after this look may have missed their request. Those under way have
+        # theirs, unless it is time to repeat it.
+        reconnected = self.mailbox.connected()
+        self._ask([site for site in self.sites if self._is_asked_now(site, reconnected)])
         self._repeat_at = _after(self.mailbox.federation.repeat)
         self._collect()
 
@@ -114,12 +120,23 @@ class Exchange(Generic[T]):
         self._report_silent_sites()
         return self
 
+    def _is_asked_now(self, site: str, reconnected: Collection[str]) -> bool:
+        """Whether a site gets its request at the beginning of the exchange."""
+        if site not in self.under_way or site in reconnected:
+            return True
+        return self.mailbox.seconds_since_request(site) >= self.mailbox.federation.repeat
+
     def _collect(self) -> None:
         """Read answers until they are complete or late, then look at them all together."""
-        self._receive_answers()
-        # The model that was sent comes first: if it is no good, its updates say nothing about the sites.
-        self.requests.check()
-        self._refuse_outliers()
+        while True:
+            self._receive_answers()
+            had_enough = self._has_enough
+            # The model that was sent comes first: if it is no good, its updates say nothing about the sites.
+            self.requests.check()
+            self._refuse_outliers()
+            # Where one of the first answers is refused, the next one takes its place.
+            if self._has_enough or not had_enough:
+                return
 
     def _receive_answers(self) -> None:
         """Read answers until every site has answered, or to the deadline; repeat requests without an answer.
@@ -138,7 +155,7 @@ class Exchange(Generic[T]):
 
             self.mailbox.look()
             silent = self.silent
-            if not silent or time.monotonic() >= deadline:
+            if not silent or self._has_enough or time.monotonic() >= deadline:
                 return
             if self._has_quorum and not any(self._is_waited_for(site) for site in silent):
                 return
@@ -154,7 +171,7 @@ class Exchange(Generic[T]):
 
             next_look = min(deadline, self._repeat_at, _after(POLL_SECONDS))
             seconds = max(0.0, next_look - time.monotonic())
-            for site, answer in self.mailbox.receive(seconds):
+            for site, answer in self.mailbox.receive(seconds, self._is_awaited):
                 self._take(site, answer)
 
     @property
@@ -164,8 +181,6 @@ class Exchange(Generic[T]):
 
     def _take(self, site: str, answer: Envelope) -> None:
         """Check an answer and keep its value; a site whose answer is refused is out of this exchange."""
-        if site not in self.silent:
-            return
         try:
             facts, tensors = answer.open(self.mailbox.limits)
             if answer.head.kind != ANSWER:
@@ -179,7 +194,7 @@ class Exchange(Generic[T]):
         else:
             # outside of the `try`: a full disk of the coordinator is no fault of the site
             self.values[site] = self.requests.store(site, value)
-            self.seconds[site] = time.monotonic() - self._begun
+            self.seconds[site] = self.mailbox.reply_seconds[site]
 
     def _refuse(self, site: str, why: str) -> None:
         # Who was unable may still answer, so that it counts for the quorum as one who is silent.
@@ -213,6 +228,15 @@ class Exchange(Generic[T]):
     def _has_quorum(self) -> bool:
         return self._usable >= self.quorum
 
+    @property
+    def _has_enough(self) -> bool:
+        """Whether no further answer is awaited: the sites that are silent are under way."""
+        return self._usable >= self.awaited
+
+    def _is_awaited(self, site: str) -> bool:
+        """Whether the answer of a site is taken in now."""
+        return not self._has_enough and site in self.silent
+
     def _has_left(self, site: str) -> bool:
         """Whether a site has been offline for longer than the grace time."""
         return self.mailbox.seconds_offline(site) > self.mailbox.federation.grace
@@ -228,6 +252,8 @@ class Exchange(Generic[T]):
         for site in self.sites:
             if site not in silent:
                 silent_sites.note_answer(site)
+        if self._has_enough:
+            return
         for site in silent:
             is_news = site not in self.mailbox.departed
             if self._has_left(site):

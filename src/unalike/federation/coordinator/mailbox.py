@@ -1,8 +1,9 @@
 """Signs and sends requests; matches incoming envelopes to open requests, reports all others."""
 
+import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,9 +37,14 @@ class Request(NamedTuple):
 
 @dataclass
 class PendingRequest:
-    """A request that went out: to which place, whether it is still open, and the digest of the answer that was taken in."""
+    """A request that went out: to which place and when, whether it is still open, and the digest of the answer that was taken in.
+
+    Times are by the monotonic clock; one that is repeated was `sent` when it was sent first.
+    """
 
     place: Place
+    sent: float
+    repeated: float = 0.0
     is_open: bool = True
     answer: str | None = None
 
@@ -68,6 +74,12 @@ class Mailbox:
         self.members = members
         self.limits = Limits(bytes=federation.message_bytes)
         self.place: Place = (0, 0)
+        self.reply_seconds: dict[str, float] = {}
+        """Site -> the seconds from its last request until its answer."""
+        self._under_way: Mapping[str, Place] = {}
+        """Site -> the place of its request, if that is an earlier one than `place`."""
+        self._early: dict[str, Envelope] = {}
+        """Site -> its answer, which came when it was not awaited."""
         self.departed: set[str] = set()
         """Sites of which an event says that they are offline, and that have not connected since."""
         self.silent_sites = SilentSites()
@@ -85,18 +97,21 @@ class Mailbox:
         self._looked_at = time.monotonic()
         self._reports: Counter[str] = Counter()
 
-    def begin(self, place: Place) -> None:
-        """Open `place` for requests, and close all earlier requests."""
+    def begin(self, place: Place, under_way: Mapping[str, Place]) -> None:
+        """Open `place` for requests, and close all earlier ones but those to sites `under_way`, which have these places."""
         self.place = place
+        self._under_way = under_way
+        self._early = {site: self._early[site] for site in self._early if site in under_way}
         self._reports.clear()
-        for requests in self._pending.values():
+        for site, requests in self._pending.items():
             for pending in requests.values():
-                pending.is_open = False
+                pending.is_open = pending.is_open and site in under_way
 
     def send(self, site: str, request: Request) -> None:
         """Sign and send; a request that is repeated is the same to the byte, another one takes the place of the one before."""
         kind, facts, tensors = request
-        stage, round = self.place
+        place = self._under_way.get(site, self.place)
+        stage, round = place
         head = Head(run=self.run, stage=stage, round=round, site=site, kind=kind)
         message = seal(head, facts, tensors, self.key)
 
@@ -104,11 +119,19 @@ class Mailbox:
         requests = self._pending[site]
         for pending in requests.values():
             pending.is_open = False
-        requests.setdefault(identity(message), PendingRequest(self.place)).is_open = True
+        now = time.monotonic()
+        pending = requests.setdefault(identity(message), PendingRequest(place, sent=now))
+        pending.is_open = True
+        pending.repeated = now
         while len(requests) > REMEMBERED_REQUESTS:
             requests.popitem(last=False)
 
         self.transport.send(site, message)
+
+    def seconds_since_request(self, site: str) -> float:
+        """The seconds since an open request was sent to a site, or repeated; infinite where this process has sent none."""
+        times = [pending.repeated for pending in self._pending[site].values() if pending.is_open]
+        return time.monotonic() - max(times, default=-math.inf)
 
     def connected(self) -> set[str]:
         """The sites that have connected since the last call. Those that do not take part in the run are told so."""
@@ -144,14 +167,28 @@ class Mailbox:
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            waiting -= {site for site, _ in self.receive(left)}
+            waiting -= {site for site, _ in self.receive(left, waiting.__contains__)}
 
-    def receive(self, seconds: float) -> Iterator[tuple[str, Envelope]]:
-        """The first answers to open requests among what arrives, one at a time: not all of them lie in memory at once."""
+    def receive(
+        self, seconds: float, is_awaited: Callable[[str], bool]
+    ) -> Iterator[tuple[str, Envelope]]:
+        """The first answers to open requests among what arrives, one at a time: not all of them lie in memory at once.
+
+        The answer of a site that is not awaited now waits here until it is, or until its request is closed.
+        """
+        if any(is_awaited(site) for site in self._early):
+            for site in [*self._early]:
+                if is_awaited(site):
+                    yield site, self._early.pop(site)
+            return
         for site, message in self.transport.receive(seconds):
             answer = self._open_answer(site, message)
-            if answer is not None:
+            if answer is None:
+                continue
+            if is_awaited(site):
                 yield site, answer
+            else:
+                self._early[site] = answer
 
     def report(self, kind: str, site: str, why: str, **details: Any) -> None:
         """Write down an event about a site, but not without end."""
@@ -205,6 +242,7 @@ class Mailbox:
         if not pending.is_open:
             self.report("late", site, "the round is closed", place=place)
             return None
+        self.reply_seconds[site] = time.monotonic() - pending.sent
         return answer
 
     def _verified(self, site: str, message: bytes | Malformed) -> Envelope | None:

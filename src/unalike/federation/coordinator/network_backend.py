@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
@@ -35,6 +35,11 @@ from unalike.federation.coordinator.secure_aggregation import (
     MaskedRequests,
     MaskedSum,
     SecureAggregation,
+)
+from unalike.federation.coordinator.sites_under_way import (
+    MAX_AGE_ROUNDS,
+    SitesUnderWay,
+    check_late_updates,
 )
 from unalike.federation.coordinator.update_directions import OpposingSites, UpdateDirections
 from unalike.federation.coordinator.update_store import UpdateStore
@@ -249,6 +254,9 @@ class NetworkStage:
     Updates wait on disk until the round is complete, and are added up in the order of the sites: so the bits are those of a
     simulation, whichever site answers first.
 
+    Where the method awaits only some updates, a round is over with these; the other sites are under way, with the model that they
+    were sent, and their updates count in the round in which they come.
+
     The models of a round are checked before they are committed: values that are not finite, or losses at the sites that are
     implausible, have the round discarded, and made again without the site whose norms stand out.
     """
@@ -261,9 +269,15 @@ class NetworkStage:
         self.clock = backend.clock
         run_config, mailbox = self.run_config, self.mailbox
         check_stage(stage, run_config)
+        check_late_updates(stage, run_config, mailbox.federation)
         self._position = backend.position(index, stage)
         self._rounds_before = backend.rounds_done
         self._left_out = backend.left_out
+
+        # Sites that were enrolled after the run began are not in it, and revoked ones are out of it.
+        enrolled = mailbox.federation.sites[: len(run_config.population)]
+        self.active = [client for client, site in enumerate(enrolled) if not site.revoked]
+        self._sites = SitesUnderWay(mailbox.federation.cohort_size(len(self.active)))
         self.state = StageState(
             run_config,
             stage,
@@ -271,6 +285,7 @@ class NetworkStage:
             # the sites keep them
             make_states=lambda *_: ClientStates({}),
             keeps_updates=self._keeps_updates,
+            devices=self._sites,
         )
         self.evaluator = FederatedEvaluator(run_config, mailbox.federation, self._report_loss)
 
@@ -311,9 +326,6 @@ class NetworkStage:
         self._digests: dict[int, str] = {}
         """Client -> digest of the tensors of the whole stage that it has, by its own answer."""
 
-        # Sites that were enrolled after the run began are not in it, and revoked ones are out of it.
-        enrolled = mailbox.federation.sites[: len(run_config.population)]
-        self.active = [client for client, site in enumerate(enrolled) if not site.revoked]
         self._draw_from_active()
 
     def _draw_from_active(self) -> None:
@@ -352,7 +364,8 @@ class NetworkStage:
         protocols = self._protocols() if evaluate else ()
         exchange = self._run_exchange(set(train), protocols)
         updates = None
-        if train:
+        # without an evaluation, nobody asked means that the server waits for clients under way
+        if train or not evaluate:
             updates = self._updates(exchange, seconds=self.clock() - started)
         if not evaluate:
             return Replies(updates=updates)
@@ -411,15 +424,17 @@ class NetworkStage:
         trained = sorted(
             client for client, reply in replies.items() if reply.client_update is not None
         )
+        started_from = self._arrive(trained)
         norms = {site: reply.norms for site, reply in exchange.values.items() if reply.norms}
-        counted = self._scale_down(norms, exchange.values)
+        counted = self._scale_down(norms, exchange.values, started_from)
         groups = {}
         for name, clients in self.state.by_group(trained).items():
             if clients:
-                groups[name] = self._group_updates(clients, replies, counted)
+                groups[name] = self._group_updates(clients, replies, counted, started_from)
 
-        # A model went to every site that was to train, also to one that did not answer.
-        bytes_down = self._bytes_of("down", sorted(client_of[site] for site in exchange.counted))
+        # A model went to every site that was asked to train, also to one that did not answer.
+        asked = sorted(client_of[site] for site in exchange.counted - exchange.under_way.keys())
+        bytes_down = self._bytes_of("down", asked)
         bytes_down += self._masking_bytes.pop("down", 0)
         bytes_up = self._bytes_of("up", trained)
         bytes_up += sum(replies[client].update_bytes for client in trained)
@@ -453,13 +468,26 @@ class NetworkStage:
             complete=partial(self._complete, groups, norms, counted),
         )
 
+    def _arrive(self, trained: Sequence[int]) -> dict[int, int]:
+        """The updates of these clients have come. Returns the round of each client whose update is late."""
+        if not self.state.updates_may_be_late:
+            return {}
+        rounds = self._sites.arrive(trained, self.state.round)
+        names = self.mailbox.federation.sites
+        ages = {names[client].name: self.state.round - begun for client, begun in rounds.items()}
+        self.mailbox.event("arrived", round=self.mailbox.number, ages=ages)
+        return self.state.keep_versions(rounds)
+
     def _bytes_of(self, direction: str, clients: list[int]) -> int:
         """The bytes of a round to or from these clients, but for their updates."""
         by_group = self.state.by_group(clients)
         return sum(len(ids) * self._bytes[name][direction] for name, ids in by_group.items())
 
     def _scale_down(
-        self, norms: Mapping[str, Norms], replies: Mapping[str, SiteReply]
+        self,
+        norms: Mapping[str, Norms],
+        replies: Mapping[str, SiteReply],
+        started_from: Mapping[int, int],
     ) -> dict[str, Norms]:
         """Scale down the updates that are much larger than the others. Returns the norms of all updates as they count.
 
@@ -474,7 +502,13 @@ class NetworkStage:
             self._shares.pop(client_of[site], None)
         directions = self._directions(norms)
         too_large = scaled_norms(
-            self._norm_guard, self.state, client_of, norms, replies, directions.opposes
+            self._norm_guard,
+            self.state,
+            client_of,
+            norms,
+            replies,
+            directions.opposes,
+            started_from,
         )
         for site, scaled in too_large.items():
             factors = {what: norm / norms[site][what] for what, norm in scaled.items()}
@@ -532,6 +566,7 @@ class NetworkStage:
         ids: Sequence[int],
         replies: Mapping[int, SiteReply],
         counted: Mapping[str, Norms],
+        started_from: Mapping[int, int],
     ) -> Updates:
         """The updates of a group, which are on disk; a linear method reads them one by one unless they are recorded."""
         if self._summed is not None:
@@ -547,7 +582,7 @@ class NetworkStage:
         else:
             numbers = join_nests([replies[k].client_update for k in ids], torch.stack)
             kept = KeptUpdates(ids=tuple(ids), numbers=numbers, rows=self._update_store)
-        return replace(kept, oversized=find_oversized(norms))
+        return replace(kept, oversized=find_oversized(norms), started_from=started_from)
 
     def _complete(
         self,
@@ -632,10 +667,13 @@ class NetworkStage:
         # Where a round is made again, the site that spoiled it takes no part.
         left_out = self._left_out.get(state.place, ())
         cohort = {client for client in cohort if federation.sites[client].name not in left_out}
+        under_way = self._places_under_way(left_out)
+        trains = bool(cohort) or not protocols
 
         # One message asks a site for both, training and evaluation; many sites only evaluate. One without test samples is
         # asked, too: it keeps the model that it is sent, and its own. A site without any has not been admitted to the run.
         evaluated = {k for k in self.active if protocols and has_samples(state.population, k)}
+        evaluated -= self._sites.rounds.keys()
 
         # Clients that choose their group do so before they are asked to train; who has not chosen does not train.
         if state.stage.chooses is not None:
@@ -666,6 +704,13 @@ class NetworkStage:
                 sites[client] = federation.sites[client].name
 
         masked_cohort = masked_sum.cohort if masked_sum is not None else ()
+        # A round counts the updates of sites under way as those of its cohort, and waits for as many as the method awaits.
+        awaited = inf
+        if trains and under_way:
+            cohort = cohort | self._sites.rounds.keys()
+            sites |= {mailbox.client_of[site]: site for site in under_way}
+        if trains:
+            awaited = state.method.updates_awaited
         requests = self._requests(contents, cohort, masked_cohort, model)
         answers_needed = None
         if cohort:
@@ -678,11 +723,13 @@ class NetworkStage:
             sites=list(sites.values()),
             counted={sites[client] for client in cohort if client in sites},
             answers_needed=answers_needed,
+            awaited=awaited,
+            under_way=under_way,
         )
         mailbox.event(
             "asked",
             round=mailbox.number,
-            train=sorted(exchange.counted),
+            train=sorted(exchange.counted - under_way.keys()),
             quorum=exchange.quorum,
             evaluate=list(protocols),
         )
@@ -693,8 +740,33 @@ class NetworkStage:
             trained = [site for site in masked_cohort if site in exchange.counted]
             self._summed = requests.updates([site for site in trained if site in exchange.values])
 
+        # Whoever has not answered by the end of the round is under way, unless it was given up.
+        if trains and state.updates_may_be_late:
+            self._sites.ask(requests.cohort, state.round)
+            self._sites.drop([mailbox.client_of[site] for site in exchange.faults])
         self._digests = self._digests_after(exchange, sites, requests)
         return exchange
+
+    def _places_under_way(self, left_out: Collection[str]) -> dict[str, Place]:
+        """Site under way -> the place of its request. Those whose update can no longer count are under way no more."""
+        state = self.state
+        sites = self.mailbox.federation.sites
+        for client in self._sites.too_old(state.round):
+            why = (
+                f"its update is of a model more than {MAX_AGE_ROUNDS} rounds old, which is dropped"
+            )
+            self.mailbox.report("absent", sites[client].name, why)
+            self._sites.drop([client])
+        self._sites.drop([self.mailbox.client_of[site] for site in left_out])
+        # There is no round left in which an update could count: all sites evaluate the last model.
+        if state.last_done:
+            self._sites.drop([*self._sites.rounds])
+
+        stage, done = state.place
+        places = {}
+        for client, round in self._sites.rounds.items():
+            places[sites[client].name] = (stage, done - (state.round - round))
+        return places
 
     def _digests_after(
         self, exchange: Exchange[SiteReply], sites: Mapping[int, str], requests: RoundRequests
@@ -707,8 +779,8 @@ class NetworkStage:
                 digests[client] = requests.contents.group(client).digest
         # who was not asked has what it had
         for client, digest in self._digests.items():
-            if client not in sites:
-                digests[client] = digest
+            if client not in sites or client in self._sites.rounds:
+                digests.setdefault(client, digest)
         return digests
 
     def _model_digest(self, contents: RoundContents) -> str:
@@ -745,8 +817,11 @@ class NetworkStage:
         )
 
     def _answers_needed(self, rule: Federation | SecureAggregation, asked: int) -> int:
-        """The answers that make a round of so many sites: never fewer than the method needs."""
-        return max(rule.answers_needed(asked), self.state.method.least_cohort(self.state.settings))
+        """The answers that make a round of so many sites, of no more than it awaits: never fewer than the method needs."""
+        method = self.state.method
+        if method.updates_awaited < asked:
+            asked = int(method.updates_awaited)
+        return max(rule.answers_needed(asked), method.least_cohort(self.state.settings))
 
     def _ask_choices(self, everybody: set[int], cohort: set[int]) -> dict[int, str]:
         """The group that each client chooses now."""
@@ -807,6 +882,9 @@ class NetworkStage:
     def load_state_dict(self, tensors: Tree, facts: list[Facts]) -> None:
         """Restore the state that `state_dict` returned. Raises `UnalikeError` if the tensors are not those of this stage."""
         self.state.load_state_dict(tensors, facts)
+        # sites may have been revoked since, so that rounds wait for all that are left
+        remaining = self.active if self.state.updates_may_be_late else ()
+        self._sites.drop(self._sites.rounds.keys() - set(remaining))
         self._norm_guard.seen = facts[0].get("norms", {})
         self._opposing_sites.cosines = facts[0]["cosines"]
         latest = facts[0].get("latest", {"norms": {}, "best_loss": inf})

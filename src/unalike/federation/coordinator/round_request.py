@@ -1,7 +1,7 @@
 """The requests of one exchange, made from contents that do not change meanwhile, and the check of their replies."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from unalike.federation.protocol.messages import StepRequest, TrainRequest
 from unalike.federation.protocol.request_tensors import fixed_tensors, round_tensors
 from unalike.metrics.metric_sums import MetricSums
 from unalike.metrics.metrics import RunMetrics
+from unalike.runtime.stages.model_group import NOBODY_LATE
 from unalike.runtime.stages.stage_state import StageState
 from unalike.training.server.norm_guard import NormGuard, Norms, Opposes, opposes_nobody
 from unalike.training.server.norm_guard import norms as norms_of
@@ -73,7 +74,8 @@ class RoundContents:
 
     `groups` are those that have clients, `group_of` is of all clients that may be asked; sites evaluate the broadcast model
     under the protocols `evaluate`, and with `local` their model after training. `metrics` were chosen by name. `shares` are of
-    the clients whose last update was scaled down: the share of its size with which it counted.
+    the clients whose last update was scaled down: the share of its size with which it counted. `under_way` are the contents of
+    the requests that clients under way were sent in an earlier round.
     """
 
     position: StepRequest
@@ -83,9 +85,10 @@ class RoundContents:
     local: bool
     metrics: RunMetrics
     shares: Mapping[int, float]
+    under_way: Mapping[int, GroupContents]
 
     def group(self, client: int) -> GroupContents:
-        return self.groups[self.group_of[client]]
+        return self.under_way.get(client) or self.groups[self.group_of[client]]
 
 
 def has_samples(population: Population, client: int) -> bool:
@@ -113,6 +116,7 @@ def round_contents(
 
     # Messages of parts are made for the clients that may get them, once for all requests of the exchange.
     groups = {}
+    under_way = {}
     for number, (name, group) in enumerate(state.groups.items()):
         clients = [client for client, own_group in group_of.items() if own_group == name]
         if not clients:
@@ -130,6 +134,10 @@ def round_contents(
             digest=checksum(fixed),
             fixed=fixed,
         )
+        # A request that is repeated is the same to the byte: all else that it says of a client changes with its update alone.
+        for asked in state.devices.under_way:
+            sent = group.broadcast([asked.client], group.versions[asked.round])
+            under_way[asked.client] = replace(groups[name], broadcast=sent)
     return RoundContents(
         position=position,
         groups=groups,
@@ -138,6 +146,7 @@ def round_contents(
         local=local,
         metrics=metrics,
         shares=dict(shares),
+        under_way=under_way,
     )
 
 
@@ -153,8 +162,12 @@ def scaled_norms(
     norms: Mapping[str, Norms],
     replies: Mapping[str, SiteReply],
     opposes: Opposes = opposes_nobody,
+    started_from: Mapping[int, int] = NOBODY_LATE,
 ) -> dict[str, dict[str, float]]:
-    """Site -> object -> the norm that the guard scales it down to, for those of the `norms` that are too large."""
+    """Site -> object -> the norm that the guard scales it down to, for those of the `norms` that are too large.
+
+    `started_from` as in `Updates`.
+    """
     steps = {}
     rounds = {}
     for site in norms:
@@ -163,7 +176,8 @@ def scaled_norms(
         steps[site] = float(client_update.steps)
         client = client_of[site]
         group = state.group(client)
-        rounds[site] = group.state.round - group.accepted.get(client, -1)
+        trained = started_from.get(client, group.state.round)
+        rounds[site] = trained - group.accepted.get(client, -1)
     return guard.scaled_norms(
         norms, steps, rounds=rounds, params_norm=params_norm(state), opposes=opposes
     )

@@ -10,6 +10,7 @@ from unalike.core import tree
 from unalike.core.views import StageSettings
 from unalike.federation.coordinator.deciding_score import unbounded_of_sites, unknown_of_all
 from unalike.federation.coordinator.network_backend import check_stage
+from unalike.federation.coordinator.sites_under_way import check_late_updates
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
 from unalike.federation.secure_aggregation.summands import check_summed, check_threshold
@@ -62,6 +63,7 @@ def check_terms_run(
             check_threshold(step, federation)
         if isinstance(step, Stage):
             check_stage(step, run_config)
+            check_late_updates(step, run_config, federation)
             _check_scores_told(step, run_config, federation)
             _check_trained(step, run_config)
             _check_message_size(step, run_config, federation.message_bytes)

@@ -13,7 +13,7 @@ def refuse_late_updates(stage: Stage, keeps_updates: bool) -> None:
     if reasons:
         raise UnalikeError(
             f"late updates count in this run, and {stage.method!r} cannot use them: {'; '.join(reasons)}. Let the server await all "
-            "updates, or drop late ones: devices='first(updates=8, drop=True)'"
+            "updates, or, of simulated devices, drop late ones: devices='first(updates=8, drop=True)'"
         )
 
 
@@ -28,6 +28,8 @@ def _reasons(stage: Stage, keeps_updates: bool) -> Iterator[str]:
     if stage.method.mixes_models and not stage.method.needs_sums_only:
         yield "models are mixed in as they arrive, while one of its parts looks at more than their sum"
     for part in stage.method.parts:
+        if part.releases_once:
+            yield f"the accounting of {part.name} knows of a random draw alone, not of updates that arrive first"
         if isinstance(part, Upload):
             yield f"{part.name} decodes an update by the round that it comes in"
         elif part.needs == "updates":

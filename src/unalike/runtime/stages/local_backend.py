@@ -10,7 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from unalike._utils import spec
-from unalike.client_devices.simulated_clock import Devices, RoundWork, simulated_devices
+from unalike.client_devices.simulated_clock import (
+    Devices,
+    NoDevices,
+    RoundWork,
+    simulated_devices,
+)
 from unalike.core.options import cohort_size
 from unalike.core.types import Broadcast, Tree
 from unalike.core.views import StageSettings
@@ -86,6 +91,8 @@ class LocalStage:
         evaluates_local_models = "local" in run_config.options.protocols
         self.choice = UNDECIDED
         self.evaluator = self._evaluator()
+        # pooled samples are at the server, which has no device of a client
+        self._devices = NoDevices() if devices is None or stage.pooled else devices
         chain = run_config.options.chain
         self.state = StageState(
             run_config,
@@ -94,7 +101,7 @@ class LocalStage:
             make_states=partial(self._client_states, folder),
             choose=partial(least_answer, transform=chain),
             keeps_updates=evaluates_local_models or recorded,
-            devices=devices,
+            devices=self._devices,
             round_work=self._round_work,
         )
 
@@ -185,13 +192,13 @@ class LocalStage:
         asked = self._cohorts(train)
         client_seconds: dict[int, float] = {}
         if state.observes_rounds:
-            client_seconds = state.devices.seconds_of(state.round, asked, self._round_work)
-        arrivals = state.devices.train(
+            client_seconds = self._devices.seconds_of(state.round, asked, self._round_work)
+        arrivals = self._devices.train(
             state.round, asked, self._round_work, state.method.updates_awaited
         )
         started_from = {}
         if state.updates_may_be_late:
-            started_from = self._keep_versions(arrivals.rounds)
+            started_from = state.keep_versions(arrivals.rounds)
         groups: dict[str, Updates] = {}
         for name, ids in self._cohorts([*arrivals.rounds]).items():
             group = state.groups[name]
@@ -201,17 +208,6 @@ class LocalStage:
         updates = self._with_costs(asked, groups, arrivals.lost, self.clock() - started)
         updates = replace(updates, client_seconds=client_seconds, turns=arrivals.turns)
         return Replies(metrics, updates, evaluation_seconds)
-
-    def _keep_versions(self, rounds: dict[int, int]) -> dict[int, int]:
-        """Keep the models that clients still train, of those whose update has come by client and of those under way.
-
-        Returns the round of each client whose update is late.
-        """
-        still_trained = {event.round for event in self.state.devices.under_way}
-        still_trained.update(rounds.values())
-        for group in self.state.groups.values():
-            group.keep_versions(still_trained)
-        return {client: number for client, number in rounds.items() if number < self.state.round}
 
     def _round_work(self, name: str, ids: Sequence[int]) -> RoundWork:
         """The work of clients of a group in a round, by which their devices need time."""

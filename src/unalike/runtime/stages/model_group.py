@@ -244,6 +244,8 @@ class ModelGroup:
         counted = updates
         if self.method.needs_sums_only and isinstance(updates, KeptUpdates):
             counted = add_up(updates, self.server_round, self.members)
+            if self.method.mixes_models:
+                counted = self._sum_of_models(counted, counted.started_from)
         try:
             aggregate = gather(self.method, self.settings, self.state, counted, self.members)
         except OtherWeights:

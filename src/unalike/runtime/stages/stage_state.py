@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError
-from unalike.client_devices.simulated_clock import Devices, NoDevices, Turn, WorkOf
+from unalike.client_devices.simulated_clock import Availability, NoDevices, Turn, WorkOf
 from unalike.core import tree
 from unalike.core.options import cohort_size
 from unalike.core.types import Context, Tree
@@ -84,8 +84,8 @@ class StageState:
 
     A stage may bring another model than the run's. `make_states` makes what its groups keep of their clients; `choose` asks a
     client for its choice when it is first needed; None: all of them were asked at once. With `keeps_updates` each client's
-    update is looked at after its round. `devices` are those that the run simulates, if it does; `round_work` says
-    what they do.
+    update is looked at after its round. `devices` know who can be asked: those that the run simulates, if it does, whose work
+    `round_work` tells them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class StageState:
         make_states: MakeStates,
         choose: Choose | None = None,
         keeps_updates: bool = False,
-        devices: Devices | None = None,
+        devices: Availability | None = None,
         round_work: WorkOf | None = None,
     ):
         self.stage = stage
@@ -128,8 +128,7 @@ class StageState:
         usual = cohort_size(run_config.options.participation, len(self.eligible))
         self.cohort_size = self.sampler.cohort_size(usual)
         """Clients in a round; the expected number where each one is drawn by itself."""
-        # pooled samples are at the server, which has no device of a client
-        self.devices = NoDevices() if devices is None or stage.pooled else devices
+        self.devices = NoDevices() if devices is None else devices
 
         # Groups: each has a model of its own. Without groups all clients share one, which needs no table of a million of them.
         self.all_members = stage.members(len(population))
@@ -326,6 +325,17 @@ class StageState:
     def updates_may_be_late(self) -> bool:
         """Whether updates count in a later round than they were asked for."""
         return self.devices.late_updates_count(self.method.updates_awaited)
+
+    def keep_versions(self, rounds: Mapping[int, int]) -> dict[int, int]:
+        """Keep the models that clients still train, of those whose update has come by client and of those under way.
+
+        Returns the round of each client whose update is late.
+        """
+        still_trained = {asked.round for asked in self.devices.under_way}
+        still_trained.update(rounds.values())
+        for group in self.groups.values():
+            group.keep_versions(still_trained)
+        return {client: number for client, number in rounds.items() if number < self.round}
 
     @property
     def last_done(self) -> bool:

@@ -88,13 +88,14 @@ class SummedUpdates:
 
 
 def add_up(kept: KeptUpdates, server: ServerRound, members: Members) -> SummedUpdates:
-    """Kept updates of a linear method, added up one by one, in the order of the clients.
+    """Kept updates of a linear method, added up one by one, those of earlier models first, in the order of the clients.
 
     The bits are those of a round in which they were added up as they came, and memory holds one of them beside the sum.
     """
     weights = server.sum_weights(_numbers_alone(kept, server, members))
     total = StreamingSum(server.method, server.state, weights, server.settings.buffers)
-    for client in kept.ids:
+    # they are sorted by the round that they trained; who trained the current model is in none of `started_from`
+    for client in sorted(kept.ids, key=lambda k: kept.started_from.get(k, server.state.round)):
         total.add([client], kept.rows.row(client))
     return replace(total.updates, started_from=kept.started_from)
 
