@@ -54,7 +54,7 @@ def noted(*series, rounds=(1, 2, 3)):
         ("fedlws-table7", "A long tail", 7.85),
         ("fedlws-table8", "Model-wise LWS on FedDisco is better than FedDisco, CIFAR-10", 2.45),
         ("fedlws-table8", "Model-wise LWS on FedDisco is worse than FedDisco, CIFAR-100", -0.05),
-        ("fedlws-table9", "From a pretrained start", 0.99),
+        ("fedlws-pretrained", "From a pretrained start", 0.99),
         (
             "fedlws-table10",
             "Regularization alone is worse than FedAvg, CIFAR-100, alpha 100",

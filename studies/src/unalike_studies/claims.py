@@ -197,16 +197,19 @@ def oscillation(method: str, setting: str, column: str = "accuracy") -> Quantity
     A steady trend counts for nothing.
     """
 
-    def number(cell: CellResult) -> float | None:
-        values = cell.column(column)
-        late = values[len(values) // 2 :]
-        distances = []
-        for before, value, after in zip(late, late[1:], late[2:]):
-            middle = (before + after) / 2
-            distances.append(abs(value - middle))
-        return fmean(distances) if distances else None
+    def values(results: Results) -> dict[int, float]:
+        oscillations = {}
+        for seed, curve in results.curves(method, setting, column).items():
+            late = curve[len(curve) // 2 :]
+            distances = []
+            for before, value, after in zip(late, late[1:], late[2:]):
+                middle = (before + after) / 2
+                distances.append(abs(value - middle))
+            if distances:
+                oscillations[seed] = fmean(distances)
+        return oscillations
 
-    return by_cell(method, setting, number)
+    return values
 
 
 def bytes_of_client(method: str, setting: str, *ways: str) -> Quantity:

@@ -23,6 +23,8 @@ TABLE = MethodTable(f"Mean accuracy of the last {LAST} evaluated rounds, %", las
 CURVES = Curves("accuracy, %")
 FACTORS = RecordedTable("Factors by layer", "gamma")
 RECORDED = {"record": "server"}
+PRETRAINED: dict[str, Any] = {"pretrain": {"share": 0.25, "epochs": 5}}
+"""A start that is trained on a quarter of the training samples, which no client gets."""
 
 Methods = Mapping[str, str | Variant]
 
