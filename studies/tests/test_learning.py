@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from unalike_studies.claim_verdicts import Above
-from unalike_studies.claims import Claim, gain
+from unalike_studies.claim_verdicts import Above, Below
+from unalike_studies.claims import Claim, gain, oscillation
 from unalike_studies.published import Printed
 from unalike_studies.results import CellResult, Results
 
@@ -51,9 +51,31 @@ def test_both_at_chance_is_no_difference_of_zero():
     assert found.verdict == "not learned"
 
 
+def test_level_of_a_run_is_that_of_the_rounds_that_its_score_is_the_mean_of():
+    """Over both rounds A has 0.6, which is chance; the score is that of the last one."""
+    late = replace(cell("A", 3, 0), rounds={"round": [1, 2], "accuracy": [0.3, 0.9]})
+    of_three = results([0.9, 0.91, 0.92], [0.8, 0.8, 0.8, 0.8])
+    found = BETTER.finding(Results((*of_three.cells, late)))
+    assert (found.seeds, found.not_learned) == (4, ())
+
+
 def test_method_that_dies_under_every_seed_is_a_result():
     found = BETTER.finding(results([0.6, 0.6, 0.61], [0.8, 0.8, 0.82]))
     assert (found.verdict, found.not_learned) == ("against", ())
+
+
+def test_method_that_stays_near_chance_is_a_result_also_where_a_seed_is_just_above():
+    found = BETTER.finding(results([0.61, 0.61, 0.645], [0.8, 0.8, 0.82]))
+    assert (found.verdict, found.not_learned) == ("against", ())
+
+
+def test_curve_of_a_run_at_chance_says_nothing():
+    calmer = Claim("A is calmer", oscillation("A", "here"), Below())
+    rounds = {"round": [1, 2, 3, 4, 5], "accuracy": [0.6, 0.6, 0.61, 0.6, 0.61]}
+    flat = Results(
+        tuple(replace(c, rounds=rounds) for c in results([0] * 3, [0] * 3).cells if c.seed < 3)
+    )
+    assert calmer.finding(flat).verdict == "not learned"
 
 
 def test_claim_about_attacks_counts_runs_at_chance():

@@ -591,7 +591,7 @@ RECORDED = {
 RECORDED |= {
     m + q: [0.4, 0.5, 0.6]
     for m in ("", "matched_")
-    for q in ("skewness", "cv", "squared_deviation")
+    for q in ("skewness", "cv", "squared_deviation", "squared_deviation_range")
 }
 RECORDED |= {"high": [0.1, 0.2, 0.3], "alpha_sum": [0.5, 1.0, 1.0], "macro_class": [0.0, 0.0, 0.0]}
 COSINES = [
@@ -628,10 +628,10 @@ def test_every_claim_is_about_cells_that_exist(name):
             "loss",
             "train_loss",
         )
-        measured += ("attack_success",)
+        measured += ("attack_success", "bytes_down", "bytes_up")
         of_classes = (CLASS_ACCURACY + character for character in digits + ascii_letters)
-        columns = {c: [0.0, 0.25, 0.5, 0.5, 0.5] for c in (*measured, "seconds", *of_classes)}
-        columns |= {"round": [0, 1, 2, 3, 15], "participants": [2] * 5}
+        columns = {c: [0.0, 0.25, 0.5, 0.5, 0.5, 0.5] for c in (*measured, "seconds", *of_classes)}
+        columns |= {"round": [0, 1, 2, 3, 4, 15], "participants": [2] * 6}
         series = (
             [{"quantity": q, "values": v} for q, v in RECORDED.items()]
             + COSINES

@@ -126,7 +126,7 @@ def test_moments_over_clients_equal_hand_numbers():
     and 1, 1, 1 of b. w_1 and w_2 have means 1, variances 2 and 0, w_3 mean 2 and variance 2, b variance 0.
 
     w_1: deviations -1, -1, 2: m3 = (-1 - 1 + 8) / 3 = 2, skewness 2 / 2^1.5 = 0.7071. w_3: -2, 1, 1: the same. cv: 2^0.5 / 1,
-    0, 2^0.5 / 2, 0, of which the lower median is 0. Mean variance (2 + 0 + 2 + 0) / 4 = 1.
+    0, 2^0.5 / 2, 0, of which the lower median is 0. Mean variance (2 + 0 + 2 + 0) / 4 = 1, range 2 - 0.
     """
     update = {
         "weight": torch.tensor([[0.0, 1, -2], [0, 1, 1], [3, 1, 1]]),
@@ -137,6 +137,7 @@ def test_moments_over_clients_equal_hand_numbers():
     for layer in ("weight", ""):
         assert found[layer, "skewness"] == pytest.approx(2**-0.5)
         assert found[layer, "squared_deviation"] == pytest.approx(1)
+        assert found[layer, "squared_deviation_range"] == pytest.approx(2)
         assert found[layer, "cv"] == 0
 
 

@@ -11,6 +11,8 @@ from unalike_studies.claim_verdicts import (
     LEAST_SEEDS,
     NEGLIGIBLE_POINTS,
     NOT_LEARNED,
+    Above,
+    Below,
     Expectation,
     Finding,
     judge,
@@ -135,6 +137,13 @@ identity = partial(question, source=EQUATIONS)
 """A claim that two methods are the same by their equations."""
 
 
+def as_printed(published: Printed) -> tuple[str, Expectation]:
+    """Whether a printed difference says that a method is better or worse, as a word and as what it expects."""
+    if published.value > 0:
+        return "better", Above()
+    return "worse", Below()
+
+
 def score(method: str, setting: str, column: str = "accuracy", last: int = 10) -> Quantity:
     """The score of a method: the mean of a column over the last evaluated rounds."""
     return lambda results: results.scores(method, setting, column, last)
@@ -182,6 +191,38 @@ def after_round(number: int, method: str, setting: str, column: str = "accuracy"
     return by_cell(method, setting, lambda cell: cell.by_number(column).get(number))
 
 
+def oscillation(method: str, setting: str, column: str = "accuracy") -> Quantity:
+    """The mean distance of an evaluated round from the middle of its two neighbours, in the second half of a run.
+
+    A steady trend counts for nothing.
+    """
+
+    def values(results: Results) -> dict[int, float]:
+        oscillations = {}
+        for seed, curve in results.curves(method, setting, column).items():
+            late = curve[len(curve) // 2 :]
+            distances = []
+            for before, value, after in zip(late, late[1:], late[2:]):
+                middle = (before + after) / 2
+                distances.append(abs(value - middle))
+            if distances:
+                oscillations[seed] = fmean(distances)
+        return oscillations
+
+    return values
+
+
+def bytes_of_client(method: str, setting: str, *ways: str) -> Quantity:
+    """The bytes that a client receives ("bytes_down") or sends ("bytes_up") in a round, or both."""
+
+    def number(cell: CellResult) -> float | None:
+        participants = sum(cell.column("participants"))
+        totals = [sum(cell.column(way)) for way in ways]
+        return sum(totals) / participants if participants else None
+
+    return by_cell(method, setting, number)
+
+
 def difference(first: Quantity, second: Quantity) -> Quantity:
     """The difference of two quantities under the same seed."""
 
@@ -189,6 +230,17 @@ def difference(first: Quantity, second: Quantity) -> Quantity:
         a = first(results)
         b = second(results)
         return {seed: a[seed] - b[seed] for seed in a if seed in b}
+
+    return values
+
+
+def ratio(first: Quantity, second: Quantity) -> Quantity:
+    """The ratio of two quantities under the same seed."""
+
+    def values(results: Results) -> dict[int, float]:
+        a = first(results)
+        b = second(results)
+        return {seed: a[seed] / b[seed] for seed in a if seed in b}
 
     return values
 

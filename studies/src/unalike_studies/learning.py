@@ -4,6 +4,7 @@ A quantity reads the scores of some methods. `seeds_at_chance` finds the seeds t
 `is_far_below_printed` compares the level of the scores with that of the paper.
 """
 
+import math
 from collections.abc import Mapping
 from statistics import fmean
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 from unalike_studies.results import CellResult, Results
 
 LEARNED_SHARE = 0.1
-"""A run has learned when its accuracy has left chance by this share of the way to 1."""
+"""A run has learned when its accuracy has left chance by this share of the way from chance to 1."""
 LEAST_SHARE_OF_PRINTED = 0.5
 """An accuracy below this share of the printed one is that of another experiment."""
 ACCURACY = "accuracy"
@@ -21,17 +22,27 @@ ACCURACY = "accuracy"
 ACCURACIES = ("accuracy", "personal_accuracy")
 """Such columns where a quantity reads others, the first one that a run has."""
 ROUNDS_OF_SCORE = 10
-"""Evaluated rounds at the end of a run that its accuracy is the mean of."""
+"""Evaluated rounds at the end of a run that its accuracy is the mean of, where a quantity reads no score."""
 CLASSES_OF_DATA = {"cifar100": 100, "tiny_imagenet": 200, "glyphs": 62, "emnist": 62}
 """Data set -> its classes, where results keep no counts of labels: those of many clients and classes."""
 
 
 class Group(NamedTuple):
-    """Runs of a method in a setting, and the column that is read; empty for none in particular."""
+    """Runs of a method in a setting, and what is read of them.
+
+    Attributes:
+        method: label of the method.
+        setting: label of the setting.
+        column: the column that is read; empty for none in particular.
+        last: the evaluated rounds at the end of a run that tell its level.
+        is_curve: whether the shape of the curve is read, and not its level.
+    """
 
     method: str
     setting: str
-    column: str
+    column: str = ""
+    last: int = ROUNDS_OF_SCORE
+    is_curve: bool = False
 
 
 class WatchedResults(Results):
@@ -47,53 +58,66 @@ class WatchedResults(Results):
 
     def of(self, method: str, setting: str) -> dict[int, CellResult]:
         cells = super().of(method, setting)
-        self.read[Group(method, setting, "")] = cells
+        self.read[Group(method, setting)] = cells
         return cells
 
     def scores(
         self, method: str, setting: str, column: str = "accuracy", last: int = 10
     ) -> dict[int, float]:
-        self.read[Group(method, setting, column)] = super().of(method, setting)
+        self.read[Group(method, setting, column, last)] = super().of(method, setting)
         return Results(self.cells).scores(method, setting, column, last)
+
+    def curves(self, method: str, setting: str, column: str = "accuracy") -> dict[int, list[float]]:
+        group = Group(method, setting, column, is_curve=True)
+        self.read[group] = super().of(method, setting)
+        return Results(self.cells).curves(method, setting, column)
 
 
 def seeds_at_chance(results: WatchedResults) -> dict[int, list[str]]:
     """Seed -> the methods at chance, of the seeds that say nothing about what was read.
 
-    That is where all methods are at chance, and where one is that has learned under other seeds: its scores are of two kinds,
-    and a mean of them describes neither. A method that is at chance under every seed beside others that learn is kept: that it
-    does not learn is the result.
+    That is where all methods are at chance, and where one is that has gone farther under another seed by `LEARNED_SHARE`: its
+    scores are of two kinds, and a mean of them describes neither. The score of a method that stays near chance under every seed
+    beside others that learn is kept: that it does not learn is the result. The shape of a curve at chance never counts.
     """
-    dead: dict[Group, set[int]] = {}
+    progress: dict[Group, dict[int, float]] = {}
     for group, cells in results.read.items():
-        dead[group] = {seed for seed, cell in cells.items() if not has_learned(cell, group.column)}
+        progress[group] = {seed: _progress(cell, group) for seed, cell in cells.items()}
 
     seeds = sorted({seed for cells in results.read.values() for seed in cells})
     methods_by_seed = {}
     for seed in seeds:
-        at_chance = [group for group, dead_seeds in dead.items() if seed in dead_seeds]
-        read_here = [group for group, cells in results.read.items() if seed in cells]
-        learns_elsewhere = [group for group in at_chance if len(dead[group]) < len(seeds)]
-        if at_chance and (learns_elsewhere or len(at_chance) == len(read_here)):
+        read_here = [group for group, by_seed in progress.items() if seed in by_seed]
+        at_chance = [group for group in read_here if progress[group][seed] < LEARNED_SHARE]
+        without_meaning = []
+        for group in at_chance:
+            farthest = max(progress[group].values())
+            has_two_kinds = farthest > progress[group][seed] + LEARNED_SHARE
+            if has_two_kinds or group.is_curve:
+                without_meaning.append(group)
+        if without_meaning or (at_chance and len(at_chance) == len(read_here)):
             methods_by_seed[seed] = list(dict.fromkeys(group.method for group in at_chance))
     return methods_by_seed
 
 
-def has_learned(cell: CellResult, column: str = "") -> bool:
-    """Whether the accuracy of a run is above chance; also where it has no accuracy, or chance is not known."""
-    accuracy = _accuracy(cell, column)
+def _progress(cell: CellResult, group: Group) -> float:
+    """How far the accuracy of a run is on the way from chance to 1; inf where it has none, or chance is not known."""
+    accuracy = _accuracy(cell, group)
     chance = chance_of(cell)
     if accuracy is None or chance is None:
-        return True
-    return accuracy >= chance + LEARNED_SHARE * (1 - chance)
+        return math.inf
+    return (accuracy - chance) / (1 - chance)
 
 
-def _accuracy(cell: CellResult, column: str) -> float | None:
-    """The accuracy of a run in this column where it is one, else that of its shared model; None where it has none."""
-    columns = (column,) if column.endswith(ACCURACY) else ACCURACIES
+def _accuracy(cell: CellResult, group: Group) -> float | None:
+    """The accuracy of a run in the column that is read where it is one, else that of its shared model; None where it has none.
+
+    It is the mean of the same rounds as the score that is judged: an earlier part of the curve is not its level.
+    """
+    columns = (group.column,) if group.column.endswith(ACCURACY) else ACCURACIES
     for name in columns:
         if cell.column(name):
-            return cell.score(name, ROUNDS_OF_SCORE)
+            return cell.score(name, group.last)
     return None
 
 
@@ -112,7 +136,7 @@ def is_far_below_printed(results: WatchedResults, printed_percent: float) -> boo
     for group, cells in results.read.items():
         if not group.column.endswith(ACCURACY):
             continue
-        accuracies = [_accuracy(cell, group.column) for cell in cells.values()]
+        accuracies = [_accuracy(cell, group) for cell in cells.values()]
         known = [accuracy for accuracy in accuracies if accuracy is not None]
         if known:
             levels.append(100 * fmean(known))

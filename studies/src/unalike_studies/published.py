@@ -45,6 +45,8 @@ class Printed:
     def __sub__(self, other: Printed) -> Printed:
         first, place = self.source.rsplit(", ", 1)
         second, other_place = other.source.rsplit(", ", 1)
+        if " - " in second:
+            second = f"({second})"
         places = place
         if other_place != place:
             other_table = other_place.removeprefix("table ")

@@ -126,6 +126,10 @@ class Results:
         scores = {seed: cell.score(column, last) for seed, cell in self.of(method, setting).items()}
         return {seed: score for seed, score in scores.items() if not math.isnan(score)}
 
+    def curves(self, method: str, setting: str, column: str = "accuracy") -> dict[int, list[float]]:
+        """Seed -> the values of a column from round 1 on."""
+        return {seed: cell.column(column) for seed, cell in self.of(method, setting).items()}
+
     def instead(self, columns: Mapping[str, Mapping[str, str]]) -> Results:
         """The results with other columns in some settings: setting -> column -> the column in its place."""
         exchanged = [cell.instead(columns.get(cell.setting, {})) for cell in self.cells]

@@ -101,7 +101,8 @@ def moments(update: Tree, params: Tree) -> Iterator[Entry]:
     """Moments over clients of the parameters after local training, by layer and for the whole model.
 
     `skewness`: mean over parameters of |m3| / m2^1.5, of those that differ between clients. `cv`: median over parameters of the
-    coefficient of variation sd / |mean|. `squared_deviation`: mean over parameters of m2.
+    coefficient of variation sd / |mean|. `squared_deviation`: mean over parameters of m2, `squared_deviation_range` the
+    largest m2 less the smallest.
     """
     of_layers = []
     for names in tree.layers(update):
@@ -182,9 +183,13 @@ def _joined(moments: list[_Moments]) -> _Moments:
 
 
 def _summary(moments: _Moments) -> Iterator[Entry]:
-    """The three numbers that stand for the moments of all parameters."""
+    """The numbers that stand for the moments of all parameters."""
     mean, variance, skewness = moments
     coefficients = variance.sqrt() / mean.abs()
     yield {"quantity": "skewness", "value": float(skewness.nanmean())}
     yield {"quantity": "cv", "value": float(coefficients[mean != 0].median())}
     yield {"quantity": "squared_deviation", "value": float(variance.mean())}
+    yield {
+        "quantity": "squared_deviation_range",
+        "value": float(variance.max() - variance.min()),
+    }

@@ -1,6 +1,7 @@
 """FedLWS: its factors by layer and round (figures 3a and 9, table 12), and the bound of theorem D.2."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import product
 from statistics import fmean, pstdev
 
@@ -98,10 +99,14 @@ def factor_claims(method: str, where: str) -> tuple[Claim, ...]:
 
 
 def printed_factor(layers: str) -> Printed:
-    """The mean factor of table 12 of a type of layer."""
-    return printed(
+    """The mean factor of table 12 of a type of layer.
+
+    Its deviation is one between layers, and says nothing about how runs deviate.
+    """
+    number = printed(
         "fedlws", "12", "FedLWS", quantity="mean shrinking factor gamma over layers", layers=layers
     )
+    return replace(number, deviation=None)
 
 
 GAMMA = RecordedCurves("gamma", "gamma")
@@ -197,6 +202,30 @@ TABLE12 = fedlws.study(
     },
 )
 
+PRETRAINED = fedlws.study(
+    "fedlws-pretrained",
+    "The factors of LWS from a pretrained start",
+    {LWS: fedlws.PAIR[LWS]},
+    claims=(
+        Claim(
+            "From a pretrained start the mean factor is about the printed one",
+            mean_factor(LWS, CIFAR),
+            Near(margin=0.005),
+            printed("fedlws", "text B.1", "FedLWS", quantity="gamma during training (approximate)"),
+            "factor",
+            1,
+            remark="the margin is half of the last printed digit",
+        ),
+    ),
+    layouts=(FACTORS, GAMMA),
+    notes="The start is that of fedlws-table9, which has the accuracies.",
+    more=fedlws.RECORDED | fedlws.PRETRAINED,
+    paper={
+        "methods": {LWS: fedlws.lws("fedavg", fedlws.RESNET_BETA)},
+        "more": fedlws.RESNET,
+    },
+)
+
 WITH_TAU = {"FedAvg": fedlws.lws("fedavg", 0), LWS: fedlws.PAIR[LWS]}
 """With beta = 0 shrinking notes tau and changes nothing."""
 MODEL_WISE = f"{LWS}, model-wise"
@@ -250,4 +279,4 @@ BOUND_STUDY = fedlws.study(
     unlike="",
 )
 
-STUDIES = (TABLE12, FACTORS_STUDY, BOUND_STUDY)
+STUDIES = (TABLE12, PRETRAINED, FACTORS_STUDY, BOUND_STUDY)

@@ -1,7 +1,7 @@
 """FedLWS: the figures of the paper but for those of the factors. Few have printed numbers."""
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise, product
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -12,9 +12,9 @@ from unalike_studies.claims import (
     Quantity,
     after_round,
     best,
-    by_cell,
     difference,
     gain,
+    oscillation,
     question,
     score,
 )
@@ -41,7 +41,7 @@ from unalike_studies.papers.fedlws_settings import (
     helps,
 )
 from unalike_studies.published import printed
-from unalike_studies.results import CellResult, Results
+from unalike_studies.results import Results
 from unalike_studies.study import Study, Variant
 
 LEARNED = "gamma learned from test samples"
@@ -225,19 +225,6 @@ def _toy(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names}
 
 
-def unrest(method: str, where: str) -> Quantity:
-    """The mean change of the accuracy between evaluated rounds, in the second half of a run."""
-
-    def number(cell: CellResult) -> float | None:
-        accuracies = cell.column("accuracy")
-        late = accuracies[len(accuracies) // 2 :]
-        if len(late) < 2:
-            return None
-        return fmean(abs(b - a) for a, b in pairwise(late))
-
-    return by_cell(method, where, number)
-
-
 CLIENTS_STUDY = _swept(
     "fedlws-clients",
     "Numbers of clients: FedAvg with and without LWS",
@@ -273,8 +260,10 @@ PARTICIPATION_STUDY = _swept(
     (0.1, 0.3, 0.5),
     (
         Claim(
-            "The accuracy changes more from round to round where half of the clients take part than where all do",
-            difference(unrest("FedAvg", _where("participation", 0.5)), unrest("FedAvg", CIFAR)),
+            "The accuracy oscillates more where half of the clients take part than where all do",
+            difference(
+                oscillation("FedAvg", _where("participation", 0.5)), oscillation("FedAvg", CIFAR)
+            ),
             Above(),
         ),
     ),
@@ -445,8 +434,8 @@ GAP_STUDY = fedlws.study(
             for where in CIFARS
         ),
         Claim(
-            "The accuracy changes more from round to round at alpha 0.1 than at alpha 100",
-            difference(unrest("FedAvg", CIFAR), unrest("FedAvg", "CIFAR-10, alpha 100")),
+            "The accuracy oscillates more at alpha 0.1 than at alpha 100",
+            difference(oscillation("FedAvg", CIFAR), oscillation("FedAvg", "CIFAR-10, alpha 100")),
             Above(),
         ),
     ),

@@ -5,7 +5,7 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above
-from unalike_studies.claims import Claim, gain, question
+from unalike_studies.claims import Claim, as_printed, gain, question
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.recorded import RecordedTable
 from unalike_studies.layouts.tables import MethodTable
@@ -23,6 +23,8 @@ TABLE = MethodTable(f"Mean accuracy of the last {LAST} evaluated rounds, %", las
 CURVES = Curves("accuracy, %")
 FACTORS = RecordedTable("Factors by layer", "gamma")
 RECORDED = {"record": "server"}
+PRETRAINED: dict[str, Any] = {"pretrain": {"share": 0.25, "epochs": 5}}
+"""A start that is trained on a quarter of the training samples, which no client gets."""
 
 Methods = Mapping[str, str | Variant]
 
@@ -188,6 +190,13 @@ def better(
     """A claim of the paper that a method is better than another one."""
     quantity = gain(method, other, where, last=LAST)
     return Claim(text, quantity, Above(), published, for_own_method=method.endswith(WITH))
+
+
+def compared(name: str, method: str, other: str, published: Printed, where: str) -> Claim:
+    """A claim of the paper that a method is better or worse than another one, as its numbers are."""
+    word, expects = as_printed(published)
+    text = f"{name} is {word} than {other}, {where}"
+    return Claim(text, gain(method, other, where, last=LAST), expects, published)
 
 
 def is_better(text: str, method: str, other: str, where: str = CIFAR) -> Claim:

@@ -1,18 +1,19 @@
 """FedLWS: tables 2 to 12 of the paper."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below
-from unalike_studies.claims import Claim, difference, recorded_mean
+from unalike_studies.claims import Claim, difference, gain, recorded_mean
 from unalike_studies.layouts.recorded import RecordedCurves
 from unalike_studies.papers import fedlws_settings as fedlws
 from unalike_studies.papers.fedlws_settings import (
     AWD,
     CIFAR,
     FIXED,
+    LAST,
     LAW,
     LWS,
     ONLY_STEP,
@@ -37,10 +38,11 @@ def _on_cifar(
     alphas: tuple[float, ...] = (100, 0.1),
     beta: float = fedlws.RESNET_BETA,
     more: Options = NO_FIELDS,
+    small: Mapping[str, Options] = fedlws.ON_CIFAR,
 ) -> Study:
-    """A study on CIFAR-10 at Dir(0.1) with the narrow CNN; at full scale on both CIFARs with ResNet-20, or for CNN_BETA the CNN.
+    """A study with the narrow CNN, and at full scale on both CIFARs with ResNet-20, or for CNN_BETA the CNN.
 
-    `methods` gives the methods for a beta.
+    `methods` gives the methods for a beta, `small` the settings of the narrow CNN: CIFAR-10 at Dir(0.1) unless given.
     """
     ten_classes = fedlws.by_alpha("cifar10", "CIFAR-10", alphas)
     hundred_classes = fedlws.by_alpha("cifar100", "CIFAR-100", alphas)
@@ -50,7 +52,14 @@ def _on_cifar(
         "more": fedlws.RESNET if beta == fedlws.RESNET_BETA else NO_FIELDS,
     }
     return fedlws.study(
-        name, title, methods(fedlws.CNN_BETA), claims=claims, notes=notes, more=more, paper=full
+        name,
+        title,
+        methods(fedlws.CNN_BETA),
+        claims=claims,
+        notes=notes,
+        more=more,
+        small={"settings": small},
+        paper=full,
     )
 
 
@@ -299,6 +308,30 @@ TABLE7 = _on_cifar(
 
 DISCO = fedlws.BASES["FedDisco"]
 DISCO_MODEL = "FedDisco + LWS, model-wise"
+CIFAR100 = "CIFAR-100, alpha 0.1"
+BOTH_CIFARS = fedlws.ON_CIFAR | {CIFAR100: fedlws.HUNDREDS[CIFAR100]}
+
+
+def _of_table8(where: str) -> tuple[Claim, Claim]:
+    """Model-wise shrinking against its base and against FedLAW, as the paper prints it in a setting."""
+    return (
+        fedlws.compared(
+            "Model-wise LWS on FedDisco",
+            DISCO_MODEL,
+            "FedDisco",
+            fedlws.in_table("8", BY_MODEL, where) - fedlws.in_table("1", "FedDisco", where),
+            where,
+        ),
+        fedlws.compared(
+            "Model-wise LWS on FedDisco",
+            DISCO_MODEL,
+            "FedLAW",
+            gained("8", BY_MODEL, "FedLAW", where),
+            where,
+        ),
+    )
+
+
 TABLE8 = _on_cifar(
     "fedlws-table8",
     "Model-wise LWS against FedLAW, on FedDisco's weights",
@@ -309,21 +342,9 @@ TABLE8 = _on_cifar(
             "FedDisco + LWS": fedlws.lws(DISCO, beta),
         }
     ),
-    (
-        better(
-            "Model-wise LWS makes FedDisco better",
-            DISCO_MODEL,
-            "FedDisco",
-            fedlws.in_table("8", BY_MODEL) - fedlws.in_table("1", "FedDisco"),
-        ),
-        better(
-            "Model-wise LWS on FedDisco is better than FedLAW",
-            DISCO_MODEL,
-            "FedLAW",
-            gained("8", BY_MODEL, "FedLAW"),
-        ),
-    ),
+    (claim for where in BOTH_CIFARS for claim in _of_table8(where)),
     alphas=(0.1,),
+    small=BOTH_CIFARS,
     notes="The paper does not name the base of its table; the layer-wise numbers are those of FedDisco in table 1 (66.91). Its "
     "columns of Fashion-MNIST and Tiny-ImageNet are not in the grid.",
 )
@@ -334,12 +355,45 @@ TABLE9 = _on_cifar(
     fedlws.pair,
     (helps("FedAvg", CIFAR, gained("9", LWS, "FedAvg")),),
     alphas=(1, 0.1),
-    more={"pretrain": {"share": 0.25, "epochs": 5}},
+    more=fedlws.PRETRAINED,
     notes="The start is trained for five epochs on a quarter of the training samples. The paper does not say how its start was "
     "made; from it FedAvg reaches 86.74 %.",
 )
 
 ONLY_SHRINKING = f"{LWS}, only the regularization term"
+TERMS = {
+    ONLY_SHRINKING: ("Regularization alone", "FedLWS only-reg"),
+    ONLY_STEP: ("The shorter step alone", "FedLWS only-opt"),
+}
+"""One term alone -> its name in claims, and its row in table 10."""
+FOUR_CIFARS = fedlws.by_alpha("cifar10", "CIFAR-10", (0.1, 100)) | fedlws.by_alpha(
+    "cifar100", "CIFAR-100", (0.1, 100)
+)
+
+
+def _against_none(where: str) -> Iterator[Claim]:
+    """The printed gains over FedAvg of one term alone, and of both beyond the sum of these."""
+    none = fedlws.in_table("1", "FedAvg", where)
+    printed_gains = []
+    for method, (name, row) in TERMS.items():
+        printed_gain = fedlws.in_table("10", row, where) - none
+        printed_gains.append(printed_gain)
+        yield fedlws.compared(name, method, "FedAvg", printed_gain, where)
+
+    # By equation 3 the steps of the two terms add exactly.
+    both = fedlws.in_table("10", "FedLWS", where) - none
+    of_shrinking, of_step = printed_gains
+    yield Claim(
+        f"Both terms gain more than each of them alone in sum, {where}",
+        difference(
+            gain(LWS, ONLY_SHRINKING, where, last=LAST), gain(ONLY_STEP, "FedAvg", where, last=LAST)
+        ),
+        Above(),
+        both - of_shrinking - of_step,
+        remark="by equation 3 the changes of one round add",
+    )
+
+
 TABLE10 = _on_cifar(
     "fedlws-table10",
     "One term of shrinking alone: regularization, or the shorter step",
@@ -358,7 +412,9 @@ TABLE10 = _on_cifar(
             gained("10", "FedLWS", "FedLWS only-reg"),
         ),
         fedlws.BEATS_ONE_TERM,
+        *(claim for where in FOUR_CIFARS for claim in _against_none(where)),
     ),
+    small=FOUR_CIFARS,
     notes=f"The paper gives no formulas for one term alone: w^ - (1 - gamma) w, and w + gamma (w^ - w). {fedlws.LONGER_RUNS}",
 )
 

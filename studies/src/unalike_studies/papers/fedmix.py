@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 from typing import Any
 
 from unalike_studies.cells import Options
@@ -171,6 +171,21 @@ def _of(
     return by_cell(method, setting, number)
 
 
+def _falls_behind(method: str) -> Quantity:
+    """How far the worst even-more client is below their median in the first three epochs, at most: one zipf-more client."""
+
+    def number(cell: CellResult) -> float | None:
+        if not cell.curves:
+            return None
+        distances = []
+        for of_round in cell.curves[1:][FIRST]:
+            accuracies: list[Any] = [of_round[client] for client in CLIENTS[ONE]["even-more"]]
+            distances.append(median(accuracies) - min(accuracies))
+        return max(distances)
+
+    return by_cell(method, ONE, number)
+
+
 def _in_mixes(kind: str, method: str) -> Quantity:
     """The mean over the three mixes of zipf-more and even-more clients."""
     accuracies = [_of(kind, setting, method) for setting in MIXES]
@@ -221,6 +236,8 @@ def _figure(number: int, method: str) -> Study:
             quantity = gain(method, "FedAvg", setting, "local_accuracy", last=1)
             remark = 'the paper says "no significant improvement"'
             claims.append(Claim(text, quantity, Same(1.0), remark=remark))
+    if method == "FedNova":
+        claims.append(ABNORMAL_START)
     if method == "FedMix":
         methods = METHODS
         claims += BETWEEN_METHODS
@@ -234,6 +251,14 @@ def _figure(number: int, method: str) -> Study:
         (LOCAL_ACCURACY, MACRO_F1, ClientCurves("accuracy after local training, %", method)),
         NUMBERS,
     )
+
+
+ABNORMAL_START = Claim(
+    f"In the first three epochs an even-more client falls further behind with FedNova than with FedAvg, {ONE}",
+    difference(_falls_behind("FedNova"), _falls_behind("FedAvg")),
+    Above(),
+    remark='"an abnormal period", seen several times; with equal steps FedNova is FedAvg',
+)
 
 
 def _kinds(figure: str, method: str) -> tuple[Claim, ...]:

@@ -5,7 +5,17 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Near, Same
-from unalike_studies.claims import Claim, Quantity, difference, gain, identity, question
+from unalike_studies.claims import (
+    Claim,
+    Quantity,
+    bytes_of_client,
+    difference,
+    gain,
+    identity,
+    oscillation,
+    question,
+    ratio,
+)
 from unalike_studies.papers import parameter_skew as skew
 from unalike_studies.papers.parameter_skew import (
     LAST,
@@ -73,6 +83,63 @@ COST_CLAIMS = (
     ),
 )
 """The statements on costs (table 6)."""
+
+
+def _models_sent(method: str) -> Quantity:
+    """What a client receives and sends in a round, in units of what it does with FedAvg, which is two models."""
+    ways = ("bytes_down", "bytes_up")
+    return ratio(
+        bytes_of_client(method, PRACTICAL, *ways), bytes_of_client("FedAvg", PRACTICAL, *ways)
+    )
+
+
+def _sends_two_models(method: str, row: str, remark: str = "") -> Claim:
+    """The communication column of table 6: Sigma is a model, and FedAvg's 2 Sigma is the unit."""
+    return Claim(
+        f"A client of {method} receives and sends two models in a round",
+        _models_sent(method),
+        Near(margin=0.01),
+        printed("fedpake", "6", row, quantity="parameters sent per iteration"),
+        "models",
+        scale=2,
+        needs_learning=False,
+        remark=remark,
+    )
+
+
+COMMUNICATION_CLAIMS = (
+    *(
+        _sends_two_models(method, method)
+        for method in ("FedProx", "MOON", "FedNTD", "Ditto", "FedALA")
+    ),
+    _sends_two_models(
+        "FedGen",
+        "FedGen",
+        "the generator, which clients receive too, is large beside this CNN and small beside ResNet-18",
+    ),
+    _sends_two_models(RULE, "FedPake"),
+    Claim(
+        "A client of FedBABU receives and sends less than one of FedAvg",
+        difference(_models_sent("FedBABU"), _models_sent("FedAvg")),
+        Below(),
+        None,
+        "models",
+        scale=2,
+        needs_learning=False,
+        remark="printed are two feature extractors, whose share of the model is not printed",
+    ),
+)
+STEADINESS = Claim(
+    f"The training loss oscillates less with the rule than with FedAvg, {PRACTICAL}",
+    difference(
+        oscillation(RULE, PRACTICAL, "train_loss"), oscillation("FedAvg", PRACTICAL, "train_loss")
+    ),
+    Below(),
+    None,
+    "loss",
+    scale=1,
+    remark="figure 5, said of the rounds from 500 on; here it is the second half of the run",
+)
 TREND = Claim(
     f"FedAvg is better with {skew.PATHOLOGICAL} than with {PRACTICAL}",
     difference(of("FedAvg", skew.PATHOLOGICAL), of("FedAvg", PRACTICAL)),
@@ -131,6 +198,8 @@ TABLE1 = skew.of_table1(
         *_against_baselines(*skew.READINGS),
         TREND,
         *COST_CLAIMS,
+        *COMMUNICATION_CLAIMS,
+        STEADINESS,
         *(skew.asks_better(PAKE, "FedAvg", where) for where in SETTINGS),
     ),
     notes="The same comparison with ResNet-18 and each client's own statistics is in skew-protocols-settings.",

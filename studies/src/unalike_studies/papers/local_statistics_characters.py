@@ -5,8 +5,17 @@ from string import ascii_uppercase, digits
 from typing import Any
 
 from unalike_studies.cells import CLASS_ACCURACY, Options
-from unalike_studies.claim_verdicts import Above, Expectation, Same
-from unalike_studies.claims import Claim, Quantity, gain, mean, question
+from unalike_studies.claim_verdicts import Above, Expectation, Near, Same
+from unalike_studies.claims import (
+    Claim,
+    Quantity,
+    bytes_of_client,
+    difference,
+    gain,
+    mean,
+    question,
+    ratio,
+)
 from unalike_studies.layouts.figures import ClassScores
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.local_statistics import AS_PRINTED, EPOCHS, PAPER, POOLED, TRAINING
@@ -117,6 +126,18 @@ def _gain(method: str, other: str, character: str = "") -> Quantity:
     return gain(method, other, NAME, column, last=1)
 
 
+def _sent(method: str) -> Quantity:
+    """The bytes that a client receives and sends in a round."""
+    return bytes_of_client(method, NAME, "bytes_down", "bytes_up")
+
+
+def _beside_the_model(method: str) -> Quantity:
+    """The bytes that a client sends in a round beyond the model, which is what it receives."""
+    return difference(
+        bytes_of_client(method, NAME, "bytes_up"), bytes_of_client(method, NAME, "bytes_down")
+    )
+
+
 def _mean_gain(characters: Iterable[str]) -> Quantity:
     """The gain of the conditional CNN over the global model, mean over these characters."""
     gains = [_gain(CNN, "global", character) for character in characters]
@@ -206,6 +227,26 @@ ROW_CLAIMS = (
         )
     ),
 )
+COMMUNICATION_CLAIMS = (
+    Claim(
+        "Beside its model a client of the conditional CNN sends as much as one of FedAvg",
+        difference(_beside_the_model(FEDERATED_CNN), _beside_the_model("global, FedAvg")),
+        Same(0),
+        unit="bytes a client and round",
+        scale=1,
+        needs_learning=False,
+        remark='"no additional information needs to be communicated"',
+    ),
+    Claim(
+        "A client of the conditional CNN receives and sends as much as one of FedAvg",
+        ratio(_sent(FEDERATED_CNN), _sent("global, FedAvg")),
+        Near(1),
+        unit="times the bytes",
+        scale=1,
+        needs_learning=False,
+        remark='"does not increase communication overhead"; the weights that read the statistic are part of the model',
+    ),
+)
 CHARACTER_CLAIMS = (
     *(
         Claim(
@@ -289,7 +330,7 @@ STUDIES = (
         "local-statistics-table1",
         "Characters, divided among clients of digits, of upper and of lower case: accuracy",
         {name: name for name in IN_TABLE1},
-        ROW_CLAIMS,
+        (*ROW_CLAIMS, *COMMUNICATION_CLAIMS),
         MethodTable(
             "Accuracy after the last round, %",
             last=1,

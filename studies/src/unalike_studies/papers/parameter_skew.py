@@ -6,11 +6,12 @@ from statistics import pstdev
 from typing import Any
 
 from unalike_studies.cells import Options
-from unalike_studies.claim_verdicts import Above, Below, Expectation, Same
+from unalike_studies.claim_verdicts import Above, Same
 from unalike_studies.claims import (
     OURS,
     Claim,
     Quantity,
+    as_printed,
     best,
     by_cell,
     difference,
@@ -230,13 +231,6 @@ def baselines(rounds: int, steps: int) -> dict[str, str | Variant]:
 def of(method: str, setting: str, column: str = "accuracy") -> Quantity:
     """The mean over the last evaluated rounds of a method."""
     return score(method, setting, column, LAST)
-
-
-def as_printed(published: Printed) -> tuple[str, Expectation]:
-    """Whether a printed difference says that a method is better or worse, as a word and as what it expects."""
-    if published.value > 0:
-        return "better", Above()
-    return "worse", Below()
 
 
 def better(

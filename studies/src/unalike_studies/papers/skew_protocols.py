@@ -6,7 +6,7 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Same
-from unalike_studies.claims import Claim, Quantity, difference, question, score
+from unalike_studies.claims import Claim, Quantity, as_printed, difference, question, score
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.gains import BesidePrinted, BySetting
 from unalike_studies.layouts.tables import MethodTable
@@ -148,7 +148,7 @@ def _better(row: str, method: str, setting: str) -> Claim:
     """The claim that a method, printed in this row, is better than FedAvg with own statistics; or worse, where it is lower."""
     published = PLACES[setting].gain(row)
     column = "accuracy" if method == BABU else COLUMNS[OWN]
-    word, expects = skew.as_printed(published)
+    word, expects = as_printed(published)
     quantity = less(level(method, column), AVG_OWN)(setting)
     claim = Claim(f"{method} is {word} than FedAvg, {setting}", quantity, expects, published)
     return skew.by_our_rule(claim) if method == RANKED else claim
@@ -174,7 +174,7 @@ def _larger_batches(column: str) -> Quantity:
 def _trend(severe: str, mild: str) -> Claim:
     """FedAvg itself in two degrees of skew."""
     published = PRINTED[FEDAVG][severe] - PRINTED[FEDAVG][mild]
-    word, expects = skew.as_printed(published)
+    word, expects = as_printed(published)
     quantity = difference(AVG_OWN(severe), AVG_OWN(mild))
     _, _, mild_without_data = mild.partition(", ")
     text = f"FedAvg is {word} in {severe} than in {mild_without_data}"
