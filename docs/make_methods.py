@@ -70,6 +70,7 @@ FAMILIES = {
             "feddisco",
             "ldawa",
             "fedlama",
+            "matched",
             "fedsa",
             "fedpake",
             "fedlaw",
