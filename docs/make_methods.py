@@ -75,6 +75,7 @@ FAMILIES = {
             "fedpake",
             "fedlaw",
             "feddf",
+            "fedbe",
             "fedex_lora",
             "fedbuff",
             "fedasync",
