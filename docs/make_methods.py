@@ -125,7 +125,7 @@ FAMILIES = {
         "Each client is evaluated with a model of its own.",
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
-            *("lg_fedavg", "fedproto", "fedmd", "consensus", "fedrod", "fedamp", "creff"),
+            *("lg_fedavg", "fedproto", "fedmd", "consensus", "fedrod", "fedamp", "creff", "pfedhn"),
             "fedsa_lora",
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
