@@ -126,7 +126,7 @@ FAMILIES = {
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
             *("lg_fedavg", "fedproto", "fedmd", "consensus", "fedrod", "fedamp", "creff", "pfedhn"),
-            "fedsa_lora",
+            *("flop", "fedah", "fedas", "fedtgp", "fedsa_lora"),
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),
