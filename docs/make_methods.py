@@ -77,6 +77,7 @@ FAMILIES = {
             "feddf",
             "fedbe",
             "fedex_lora",
+            "flora",
             "fedbuff",
             "fedasync",
             "heterofl",
