@@ -354,6 +354,7 @@ def test_client_with_one_sample_changes_its_parameters(name):
     sent = initial_server_state(sim.method, sim.settings)
     update = tree.row(decode_updates(sim.method, cohorts[0].update, sent), one)
     moved = update | tree.sub(sim.memory(one).get("private", {}), sim.settings.model.params)
+    moved |= tree.row(cohorts[0].stacked.messages.get("hypernetwork", {}), one)
     nothing_to_learn = (
         cohorts[0].stacked.loss[one] == 0
     )  # a loss that knows the client's classes, of which there is one

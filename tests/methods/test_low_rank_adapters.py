@@ -78,6 +78,20 @@ def test_fedex_lora_beside_an_own_model_keeps_what_the_server_moves_out_of_it():
     torch.testing.assert_close(sim.params, plain.params)
 
 
+def test_flora_merges_the_mean_of_products_and_begins_with_new_adapters():
+    sim = after_rounds("flora", rounds=1)
+    before = sim.params
+    expected = mean_of_products(sim)
+    sim.round()
+    np.testing.assert_allclose(sim.params[WEIGHT].double().numpy(), expected, atol=2e-6)
+    assert not sim.params[B].any()
+    assert not torch.equal(sim.params[A], before[A])
+    spread = adapted().get_parameter(A).std()
+    redrawn = after_rounds("flora", rounds=2)
+    assert torch.equal(redrawn.params[A], sim.params[A])
+    assert 0.3 * spread < sim.params[A].std() < 3 * spread
+
+
 @pytest.mark.parametrize("other", ["ffa_lora", "fedsa_lora"])
 def test_fedex_lora_adds_nothing_where_a_or_b_is_not_averaged(other):
     sim = after_rounds(f"{other} + fedex_lora")

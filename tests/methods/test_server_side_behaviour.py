@@ -44,6 +44,7 @@ NEUTRAL = {
     "topk(fraction=1, error_feedback=True)": "fedavg",
     "quantize(bits=32)": "fedavg",
     "feddf(steps=0)": "fedavg",
+    "fedbe(steps=0)": "fedavg",
     "multikrum(keep=99)": "fedavg",
 }
 

@@ -11,6 +11,8 @@ from unalike.methods import parts, plans
 from unalike.methods.method import Method
 from unalike.methods.part import registry
 from unalike.methods.parts.adaptive_bias import AdaptiveBias
+from unalike.methods.parts.adaptive_start import AdaptiveStart
+from unalike.methods.parts.aligned_start import AlignedStart, FisherMean
 from unalike.methods.parts.attentive_models import AttentiveModels
 from unalike.methods.parts.combined_heads import CombinedHeads
 from unalike.methods.parts.consensus import Consensus
@@ -41,6 +43,7 @@ from unalike.methods.parts.server_optimizers import ServerMomentum
 from unalike.methods.parts.shared_momentum import SharedMomentum
 from unalike.methods.parts.shrinking import FixedShrinking
 from unalike.methods.parts.taught_head import TaughtHead
+from unalike.methods.parts.trained_centroids import TrainedCentroids
 from unalike.methods.parts.weights import Uniform
 
 # parts and plans register themselves when their modules are imported
@@ -173,6 +176,22 @@ def fedrep(epochs: int = 10) -> Method:
 
 
 @method
+def fedah(epochs: int = 1, eta: float = 1.0, threshold: float = 0.1) -> Method:
+    """Heads start between the own and the shared one, entry by entry, and train before bodies (Sun et al. 2024).
+
+    The authors' code learns the weights in one pass at each participation, FedALA's at the second one until they settle.
+    """
+    start = AdaptiveStart(eta=eta, sample=1.0, modules=1, threshold=threshold)
+    return Method(start, HeadFirst(epochs=epochs))
+
+
+@method
+def fedas(lr: float = 0.01, epochs: int = 1) -> Method:
+    """Received bodies are aligned with the client's features, and count by their Fisher information (Yang et al. 2024)."""
+    return Method(AlignedStart(lr=lr, epochs=epochs), FisherMean())
+
+
+@method
 def fedgh(lr: float = 0.01, epochs: int = 1, batch_size: int = 10) -> Method:
     """Bodies stay on the clients; the server trains the shared head on their mean features (Yi et al. 2023)."""
     return Method(Private("body"), TaughtHead(lr=lr, epochs=epochs, batch_size=batch_size))
@@ -188,6 +207,13 @@ def fedpac(lam: float = 1.0, epochs: int = 1, scored: Literal["own", "combined"]
 def fedproto(lam: float = 1.0) -> Method:
     """Clients keep their models and share the mean features of each class (Tan et al. 2022)."""
     return Method(Private("all"), FeatureAlignment(lam=lam, counting="clients"))
+
+
+@method
+def fedtgp(lam: float = 1.0, lr: float = 0.01, epochs: int = 100, margin: float = 100.0) -> Method:
+    """Clients keep their models, and the server trains centroids of their features apart (Zhang et al. 2024)."""
+    centroids = TrainedCentroids(lam=lam, lr=lr, epochs=epochs, margin=margin)
+    return Method(Private("all"), centroids)
 
 
 @method

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 
 from unalike.core.model import Model
-from unalike.engine.compiled.traced_layers import NoSequence, traced_layers
+from unalike.core.traced_layers import NoSequence, traced_layers
 
 ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.Sigmoid)
 

@@ -53,7 +53,7 @@ class Curvature(Objective):
         return self.lam * sum(terms.values(), start=torch.zeros(()))
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        u = _information(client)
+        u = information(client)
         w = tree.map(torch.mul, u, client.params)
         new = tree.pack({"u": u, "w": w})
         return client.state | new, tree.sub(new, client.state)
@@ -70,7 +70,7 @@ def _distance(v: Tensor, u: Tensor, w: Tensor) -> Tensor:
     return (u * v * v - 2 * w * v).sum()
 
 
-def _information(client: ClientView) -> Tree:
+def information(client: ClientView) -> Tree:
     """The mean over all local samples of the squared gradient of a sample's loss, [*shape] each."""
 
     def loss(params: Tree, x: Inputs, y: Tensor) -> Tensor:

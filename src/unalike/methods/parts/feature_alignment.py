@@ -7,6 +7,8 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.validated import validated
+from unalike.core import tree
 from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, ServerView, StageSettings
@@ -23,8 +25,49 @@ KNOWN = "class.known"
 """Names in the server state: the centroids, and 1 for each class that has one."""
 
 
+@validated
+class AlignedFeatures(Objective):
+    """lam mean_b ||z_b - c_y||^2 / D, c_y the centroid of class y [D]; clients send the means of their features in each class.
+
+    The server finds the centroids from these. There is no term for a class without a centroid yet, so none in the first round.
+    """
+
+    lam: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
+    needs_data = True
+    special_group = "body"
+    sums_show_clients = SUMS_OF_CLASSES
+    unlike_networks = "equal shapes"
+
+    def server_open(self, settings: StageSettings) -> Tree:
+        width, classes = settings.model.head_size
+        like = next(iter(settings.model.params.values()))
+        return {CENTROIDS: like.new_zeros(classes, width), KNOWN: like.new_zeros(classes)}
+
+    def broadcast(self, server: ServerView) -> Tree:
+        return tree.only(server.state, (CENTROIDS, KNOWN))
+
+    def loss(self, client: ClientView, batch: Batch) -> Tensor:
+        centroids = client.message[CENTROIDS]
+        z = client.out(batch).features
+        if z is None or z.flatten(1).shape[1] != centroids.shape[1]:
+            shown = "none" if z is None else list(z.shape[1:])
+            raise UnalikeError(
+                f"{self.name} needs the input of the model's head, {centroids.shape[1]} features, and the model shows "
+                f"{shown}; give the module an attribute `head`, and no `projection`"
+            )
+        member = membership(batch, len(centroids)).to(z.dtype)
+        has_centroid = member @ client.message[KNOWN]
+        gap = (z.flatten(1) - member @ centroids).square().mean(1)
+        return self.lam * batch.mean(has_centroid * gap)
+
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        features = class_features(client, client.params)
+        return client.state, {MEANS: features.means, COUNTS: features.counts}
+
+
 @part
-class FeatureAlignment(Objective):
+class FeatureAlignment(AlignedFeatures):
     """lam mean_b ||z_b - c_y||^2 / D, c_y the centroid of the features of class y (FedPAC's regularizer, Xu et al. 2023).
 
     After training a client sends the mean of its features in each class [C, D], and how many samples that were [C]; the server
@@ -41,39 +84,7 @@ class FeatureAlignment(Objective):
 
     has_own_name: ClassVar[bool] = True
 
-    lam: Annotated[NonNegativeFloat, LogRange(0.1, 10)] = 1.0
     counting: Literal["samples", "clients"] = "samples"
-    needs_of_task: ClassVar[str] = CLASS_LOGITS
-    needs_data = True
-    special_group = "body"
-    sums_show_clients = SUMS_OF_CLASSES
-    unlike_networks = "equal shapes"
-
-    def server_open(self, settings: StageSettings) -> Tree:
-        width, classes = settings.model.head_size
-        like = next(iter(settings.model.params.values()))
-        return {CENTROIDS: like.new_zeros(classes, width), KNOWN: like.new_zeros(classes)}
-
-    def broadcast(self, server: ServerView) -> Tree:
-        return server.state
-
-    def loss(self, client: ClientView, batch: Batch) -> Tensor:
-        centroids = client.message[CENTROIDS]
-        z = client.out(batch).features
-        if z is None or z.flatten(1).shape[1] != centroids.shape[1]:
-            shown = "none" if z is None else list(z.shape[1:])
-            raise UnalikeError(
-                f"feature_alignment needs the input of the model's head, {centroids.shape[1]} features, and the model shows "
-                f"{shown}; give the module an attribute `head`, and no `projection`"
-            )
-        member = membership(batch, len(centroids)).to(z.dtype)
-        has_centroid = member @ client.message[KNOWN]
-        gap = (z.flatten(1) - member @ centroids).square().mean(1)
-        return self.lam * batch.mean(has_centroid * gap)
-
-    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        features = class_features(client, client.params)
-        return client.state, {MEANS: features.means, COUNTS: features.counts}
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         count = message[COUNTS]

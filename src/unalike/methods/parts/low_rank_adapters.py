@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
@@ -59,22 +60,11 @@ def adapters(model: Model) -> list[Adapter]:
     return found
 
 
-@alias(
-    "fedex_lora",
-    "Adapters are averaged, and what their averages lack is added (Singhal et al. 2024).",
-)
-@part
-class ExactAdapterMean(Personalizer, Upload, Aggregator):
-    """W+ = W + s (sum_k p_k B_k A_k - B+ A+), A+ = sum_k p_k A_k, B+ = sum_k p_k B_k (FedEx-LoRA, Singhal et al. 2024).
+class AdapterMean(Personalizer, Upload, Aggregator):
+    """A rule by which the server also moves the weights W beneath adapters.
 
-    So W + s B A becomes the mean of the clients' W + s B_k A_k, which plain averages of A and B do not give; s is the adapter's
-    scaling. Of one client, or of clients with equal A or equal B, the residual is 0, and it is FedAvg. All else is averaged.
-    An adapter of which A or B is not averaged has no residual.
-
-    Clients send adapters alone, and receive the weights W beneath them, which no client trains: `ua.low_rank(frozen=False)` leaves
-    them open to the server, or `requires_grad_(True)` for `base_layer.weight` of peft. The paper sends the residual, of which
-    a client that missed a round would need every one; W has at most the same size. Weights p_k are shares of samples; in the paper
-    all clients count alike (add `uniform`). Adapters of convolutions and embeddings are averaged as they are.
+    Clients send adapters alone, and receive the weights W, which no client trains: `ua.low_rank(frozen=False)` leaves them open to
+    the server, or `requires_grad_(True)` for `base_layer.weight` of peft.
     """
 
     rank: ClassVar[int] = Upload.WITHHOLD
@@ -88,7 +78,7 @@ class ExactAdapterMean(Personalizer, Upload, Aggregator):
         for adapter in adapters(settings.model):
             if not settings.model.trainable(adapter.weight):
                 raise UnalikeError(
-                    f"fedex_lora moves the weights beneath adapters on the server, and found {adapter.weight} frozen; "
+                    f"{self.name} moves the weights beneath adapters on the server, and found {adapter.weight} frozen; "
                     "expected requires_grad=True: pass frozen=False to ua.low_rank, or call requires_grad_(True)"
                 )
         return {}
@@ -103,17 +93,71 @@ class ExactAdapterMean(Personalizer, Upload, Aggregator):
     def decode(self, update: Tree, params: Tree, round: int) -> Tree:
         return restore(update, params)
 
+
+@alias(
+    "fedex_lora",
+    "Adapters are averaged, and what their averages lack is added (Singhal et al. 2024).",
+)
+@part
+class ExactAdapterMean(AdapterMean):
+    """W+ = W + s (sum_k p_k B_k A_k - B+ A+), A+ = sum_k p_k A_k, B+ = sum_k p_k B_k (FedEx-LoRA, Singhal et al. 2024).
+
+    So W + s B A becomes the mean of the clients' W + s B_k A_k, which plain averages of A and B do not give; s is the adapter's
+    scaling. Of one client, or of clients with equal A or equal B, the residual is 0, and it is FedAvg. All else is averaged.
+    An adapter of which A or B is not averaged has no residual.
+
+    Clients send adapters alone, and receive the weights W beneath them, which no client trains: `ua.low_rank(frozen=False)` leaves
+    them open to the server, or `requires_grad_(True)` for `base_layer.weight` of peft. The paper sends the residual, of which
+    a client that missed a round would need every one; W has at most the same size. Weights p_k are shares of samples; in the paper
+    all clients count alike (add `uniform`). Adapters of convolutions and embeddings are averaged as they are.
+    """
+
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         mean = tree.weighted_sum(cohort.update, weights)
-        for adapter in adapters(server.settings.model):
-            # where clients have one A, or keep B back, as beside `ffa_lora` and `fedsa_lora`, nothing is lacking
-            if adapter.a not in mean or adapter.b not in mean:
-                continue
-            own_a = server.params[adapter.a] + cohort.update[adapter.a]
-            own_b = server.params[adapter.b] + cohort.update[adapter.b]
-            own_products = {adapter.weight: adapter.product(own_a, own_b)}
+        for adapter in averaged_adapters(server, mean):
             mean_a = server.params[adapter.a] + mean[adapter.a]
             mean_b = server.params[adapter.b] + mean[adapter.b]
-            mean_product = tree.weighted_sum(own_products, weights)[adapter.weight]
-            mean[adapter.weight] = mean_product - adapter.product(mean_a, mean_b)
+            exact_product = mean_product(adapter, server, cohort, weights)
+            mean[adapter.weight] = exact_product - adapter.product(mean_a, mean_b)
         return mean
+
+
+@alias(
+    "flora",
+    "The clients' adapters are merged into the weights beneath, and new ones begin (Wang et al. 2024).",
+)
+@part
+class MergedAdapters(AdapterMean):
+    """W+ = W + s sum_k p_k B_k A_k, B+ = 0, and A+ is drawn anew, with the spread of the initial A (FLoRA, Wang et al. 2024).
+
+    So the model becomes the mean of the clients' W + s B_k A_k, whatever its rank: the paper stacks p_k A_k and B_k, whose product
+    is that sum, and each client adds it to its weights. Of one client it is that client's model. s is the adapter's scaling;
+    all else is averaged. An adapter of which A or B is not sent is averaged as with FedAvg.
+
+    Clients send adapters alone, and receive the weights W, as for `fedex_lora`. In the paper ranks may differ between clients; here
+    all clients have one network. Weights p_k are shares of samples.
+    """
+
+    def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
+        mean = tree.weighted_sum(cohort.update, weights)
+        generator = server.generator
+        for adapter in averaged_adapters(server, mean):
+            mean[adapter.weight] = mean_product(adapter, server, cohort, weights)
+            initial = server.settings.model.params[adapter.a]
+            drawn = torch.randn(initial.shape, generator=generator).to(initial)
+            mean[adapter.a] = initial.std() * drawn - server.params[adapter.a]
+            mean[adapter.b] = -server.params[adapter.b]
+        return mean
+
+
+def averaged_adapters(server: ServerView, update: Tree) -> list[Adapter]:
+    """The adapters of which clients send A and B: beside `ffa_lora` and `fedsa_lora` they have one A, or keep B back."""
+    found = adapters(server.settings.model)
+    return [adapter for adapter in found if adapter.a in update and adapter.b in update]
+
+
+def mean_product(adapter: Adapter, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
+    """sum_k p_k s B_k A_k, what the clients' adapters add to the weight on average."""
+    own_a = server.params[adapter.a] + cohort.update[adapter.a]
+    own_b = server.params[adapter.b] + cohort.update[adapter.b]
+    return tree.combined(adapter.product(own_a, own_b), weights.to(own_a))

@@ -147,6 +147,11 @@ class OutputMixture(Mixture):
     select="head",
 )
 @alias(
+    "flop",
+    "A part of the network is shared, by default all but the head (Yang et al. 2021).",
+    select="head",
+)
+@alias(
     "lg_fedavg",
     "The body stays on the client, the head is averaged (Liang et al. 2020).",
     select="body",
@@ -160,7 +165,7 @@ class OutputMixture(Mixture):
 class Private(OwnParameters):
     """Parameters that stay on the client with their buffers: trained as always, never sent, evaluated as its own.
 
-    select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019);
+    select = "all" is local training without communication; "head" shares the body only (FedPer, Arivazhagan et al. 2019; FLOP);
     "body" shares the head only (LG-FedAvg, Liang et al. 2020); "norm" keeps normalization layers with their running statistics
     (FedBN, Li et al. 2021), and is FedAvg for a model without them; "bias" keeps the biases of all layers, and a pattern such as
     "encoder.*" what has a name like it. "*lora_B.*" is FedSA-LoRA (Guo et al. 2025), for adapters of `ua.low_rank` or peft. The

@@ -1,17 +1,15 @@
-"""Learning on the server from its proxy samples: aggregation weights and shrinking (FedLAW), and distillation (FedDF)."""
+"""Aggregation weights and shrinking that are learned on samples of the server (FedLAW), and trust in updates (FLTrust)."""
 
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
-import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from unalike._utils import seeds
 from unalike.core import tree
-from unalike.core.inputs import Inputs, take_rows
-from unalike.core.tasks.task import CLASSES
+from unalike.core.inputs import Inputs
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
 from unalike.methods.method import alias
@@ -168,69 +166,6 @@ class LearnedShrinking(ServerStep):
         return update, server.state
 
 
-@alias(
-    "feddf",
-    "The average learns from the ensemble of the clients on samples of the server (Lin et al. 2020).",
-)
-@part
-class EnsembleDistillation(ServerStep):
-    """The combined model learns KL(softmax(mean_k z_k / T) || softmax(z / T)), z_k the clients' logits on the server's samples.
-
-    FedDF (Lin et al. 2020): Adam with a cosine schedule, `steps` batches of `batch_size` samples drawn without labels. The
-    clients predict in evaluation mode with their own buffers; the student trains, and its buffers stay those of the average.
-    The paper trains up to 10 000 steps and stops by a validation set. steps = 0 changes nothing.
-    """
-
-    needs = "updates"
-
-    steps: NonNegativeInt = 100
-    lr: Annotated[PositiveFloat, LogRange(1e-5, 1e-2)] = 1e-3
-    batch_size: PositiveInt = 128
-    temperature: PositiveFloat = 1.0
-    needs_of_task: ClassVar[str] = CLASSES
-    needs_proxy: ClassVar[bool] = True
-    rank: ClassVar[int] = ServerStep.DISTILLATION
-
-    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        if not (update and self.steps):
-            return update, server.state
-        combined = tree.add(server.params, update)
-        student = tree.map(lambda w: w.detach().clone().requires_grad_(), combined)
-        # the clients' models do not change, so they predict all samples once
-        ensemble = self._ensemble_logits(server, cohort)
-        optimizer = torch.optim.Adam(student.values(), self.lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
-        x = server.proxy.x
-        y = server.proxy.y
-        buffers = server.settings.model.buffers
-        size = min(self.batch_size, len(y))
-        with seeds.isolated(_seed(server), y.device), torch.enable_grad():
-            for _ in range(self.steps):
-                rows = torch.randperm(len(y))[:size].to(y.device)
-                z = _logits(server, student, take_rows(x, rows), buffers, training=True)
-                loss = self._divergence(z, ensemble[rows])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                schedule.step()
-        return tree.sub(tree.detach(student), server.params), server.state
-
-    def _ensemble_logits(self, server: ServerView, cohort: Cohort) -> Tensor:
-        """The mean of the clients' logits on all samples, [B, C]."""
-        logits = []
-        with torch.no_grad():
-            for k in range(len(cohort.ids)):
-                w_k = tree.add(server.params, tree.row(cohort.update, k))
-                buffers = server.settings.model.buffers | tree.row(cohort.stacked.buffers, k)
-                logits.append(_logits(server, w_k, server.proxy.x, buffers, training=False))
-        return torch.stack(logits).mean(0)
-
-    def _divergence(self, z: Tensor, ensemble: Tensor) -> Tensor:
-        log_q = _log_probabilities(z / self.temperature)
-        log_p = _log_probabilities(ensemble / self.temperature)
-        return F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
-
-
 def _fit(
     server: ServerView, optimizer: torch.optim.Optimizer, epochs: int, params: Callable[[], Tree]
 ) -> None:
@@ -238,9 +173,9 @@ def _fit(
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, HALVING_EPOCHS, 0.5)
     batch = server.proxy
     buffers = server.settings.model.buffers
-    with seeds.isolated(_seed(server), batch.y.device), torch.enable_grad():
+    with seeds.isolated(seed_of_round(server), batch.y.device), torch.enable_grad():
         for _ in range(epochs):
-            z = _logits(server, params(), batch.x, buffers, training=True)
+            z = model_logits(server, params(), batch.x, buffers, training=True)
             loss = batch.mean(server.settings.task.losses(z, batch.y))
             optimizer.zero_grad()
             loss.backward()
@@ -248,21 +183,14 @@ def _fit(
             schedule.step()
 
 
-def _logits(
+def model_logits(
     server: ServerView, params: Tree, x: Inputs, buffers: Tree, *, training: bool
 ) -> Tensor:
+    """Logits for samples x [B, ...]; private and frozen parameters have their initial values."""
     model = server.settings.model
     return model(model.params | params, x, buffers=buffers, training=training).logits
 
 
-def _log_probabilities(logits: Tensor) -> Tensor:
-    """Over the classes; a single logit is that of the second of two."""
-    z = logits.reshape(len(logits), -1)
-    if z.shape[1] == 1:
-        z = F.pad(z, (1, 0))
-    return F.log_softmax(z, dim=1)
-
-
-def _seed(server: ServerView) -> int:
+def seed_of_round(server: ServerView) -> int:
     """Seed of torch's default generators in a round: dropout, and the order of the samples."""
     return seeds.number(server.settings.seed, f"server.{server.part}", server.round)
