@@ -20,7 +20,7 @@ from unalike._utils.printable import without_controls
 from unalike._utils.spec import slug
 from unalike.reporting import wording
 from unalike.reporting.client_tables import client_columns
-from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.content import ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
@@ -135,7 +135,7 @@ def _tables(parts: Parts) -> Iterator[tuple[str, Table]]:
             if scores.empty:
                 continue
             caption = (
-                f"{wording.capital(partition)}: {content.metric.word} of the {MODELS[protocol]}, mean ± sd over {seeds}, "
+                f"{wording.capital(partition)}: {content.metric.word} of the {content.models_of(protocol)}, mean ± sd over {seeds}, "
                 f"the best in bold. Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, "
                 f"corrected by Holm. {rule}. {content.about}"
             )
@@ -148,7 +148,7 @@ def _clients(partition: str, content: ReportContent) -> Table:
     seeds = wording.plural(len(content.seeds), "seed")
     level = wording.confidence(content.rules.level)
     caption = (
-        f"{wording.capital(partition)}: {content.metric_of_clients.word} of each client with its model in use, mean over {seeds}. "
+        f"{wording.capital(partition)}: {content.metric_of_clients.word} of each {content.client_noun} with the model that it uses, mean over {seeds}. "
         f"{level} intervals are of each row by itself. {content.about}"
     )
     return Table.of(caption, client_columns(content, methods=True), rows(content.client_scores))
