@@ -145,10 +145,8 @@ def _models(content: ReportContent) -> str:
     if content.deciding_protocol == content.unprefixed_protocol:
         return f"Not judged here: {models[0]}, which are scored on the clients' test samples; run with the protocol clients, too."
     noun = content.client_noun
-    return (
-        f"Methods are judged by the models that {wording.several(noun)} use: {wording.listing(models)}, on the test samples of each "
-        f"{noun}."
-    )
+    users = wording.several(noun)
+    return f"Methods are judged by the models that {users} use: {wording.listing(models)}, on the test samples of each {noun}."
 
 
 def _shared(content: ReportContent) -> str:

@@ -80,7 +80,8 @@ def target(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
         *[by_name[name] for name in (SIMULATED_SECONDS,) if name in spent],
         by_name["seeds"],
     ]
-    caption = f"Cost to reach {metric.word} {metric.text(goal)}{what}, {content.models_of(protocol)}: mean over seeds, if all reach it"
+    models = content.models_of(protocol)
+    caption = f"Cost to reach {metric.word} {metric.text(goal)}{what}, {models}: mean over seeds, if all reach it"
     return _table(caption, columns, spent)
 
 
