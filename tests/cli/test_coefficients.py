@@ -21,6 +21,16 @@ def test_terminal_json_and_files_hold_the_same_coefficients(cli, tmp_path):
         assert number in printed and number in page
 
 
+def test_all_rows_are_fitted_where_none_tests(cli, tmp_path):
+    run = tmp_path / "run"
+    flags = ["--data", "heart_disease", "--split", 1, "--method", "newton(l2=1)"]
+    code, text, err = cli("run", *flags, "--model", "logistic", "--rounds", 8, "--out", run)
+    assert code == 0 and "the run has no score" in " ".join(text.split()), err
+    code, printed, _ = cli("coefficients", run)
+    rows = len(ua.load("heart_disease").groups["hospital"])
+    assert code == 0 and f"{rows} training samples of 4 clients" in printed
+
+
 def test_other_endings_are_refused_before_anything_is_read(cli):
     code, _, err = cli("coefficients", "nowhere", "--out", "c.xlsx")
     assert code == 2 and "found c.xlsx for --out; expected a name that ends in .csv or .html" in err

@@ -61,8 +61,8 @@ def test_a_comparison_scores_each_owner_under_the_seed_that_left_it_out(data):
     assert scores.loc[["a", "b", "c"], "n_test"].tolist() == [40, 30, 20]
     assert scores.loc["all test samples pooled", "n_test"] == pytest.approx(30)
     assert found.content().about == (
-        "Interval: other hospitals like these 3 and other training runs; 3 seeds, each tests hospitals that it leaves out of "
-        "training."
+        "The intervals hold for other hospitals like these 3 and other training runs; 3 seeds, each tests hospitals that it "
+        "leaves out of training."
     )
 
 

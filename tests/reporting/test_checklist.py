@@ -1,6 +1,7 @@
 """The checklist of TRIPOD+AI is answered from the facts of a comparison, and leaves the rest to its authors."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -39,3 +40,13 @@ def test_answers_are_facts_of_the_comparison(content):
 def test_page_has_every_item(content):
     text = page(content)
     assert all(f">{item.number}<" in text for item in ITEMS)
+
+
+def test_outcome_is_the_column_that_the_command_names(content):
+    config = 'data = "visits.csv"\ntarget = ["died"]\n'
+    [answer] = [
+        text
+        for number, _, text in checklist(replace(content, config=config)).texts
+        if number == "8a"
+    ]
+    assert answer.startswith("The column died, with the classes")

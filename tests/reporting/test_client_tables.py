@@ -112,7 +112,7 @@ def test_all_surfaces_have_the_table(compared):
     for text in (markdown, latex):
         assert (
             "One: ROC AUC of each client" in text
-            and "Interval: other samples of these 3 hospitals" in text
+            and "The intervals hold for other samples of these 3 hospitals" in text
         )
     assert markdown.startswith("One: ROC AUC") and markdown.count("| west |") == 3
     assert (

@@ -156,7 +156,7 @@ def test_methods_that_learned_nothing_are_named_where_others_did():
     assert nothing_learned(table, KNOWN["accuracy"], 10) == ""
     both = scored(balanced_accuracy=[0.1, 0.1])
     assert some_learned_nothing(both, KNOWN["accuracy"], 10) == []
-    equal = both.assign(role=[BASELINE, "scored as fedavg in every round"])
+    equal = both.assign(role=[BASELINE, "the same scores as fedavg in every round"])
     assert nothing_learned(equal, KNOWN["accuracy"], 10) != ""
 
 

@@ -74,7 +74,7 @@ def test_legend_click_hides_method_and_lists_only_drawn_methods(visit):
     assert only_personal.is_visible()
     page.locator("#panel-curves label", has_text="Accuracy, shared model").click()
     assert not only_personal.is_visible()
-    page.locator("#panel-curves label", has_text="Accuracy, models in use").click()
+    page.locator("#panel-curves label", has_text="Accuracy, models that clients use").click()
     page.locator("#panel-curves .legend button", has_text="scaffold").click()
     assert page.evaluate(drawn) < before
 

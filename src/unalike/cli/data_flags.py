@@ -202,12 +202,3 @@ def check(flags: DataFlags, plans: Sequence[NamedPlan], training: dict[str, Any]
     options = check_inputs(plans, has_test=True, **training)
     flags.check_partition()
     return options
-
-
-def check_scored(population: Population, protocol: Sequence[str]) -> None:
-    """Raise `UnalikeError` if no sample is left to score models on."""
-    if not population.is_scored(protocol):
-        raise UnalikeError(
-            "no client has a test sample; add --protocol server, which scores the shared model on the published test set, or "
-            "lower --split"
-        )

@@ -72,7 +72,6 @@ def command(
     # the samples of the clients and of the server, and the run on them
     loaded = samples.load(training["protocol"])
     population = samples.divide(loaded.dataset, seed)
-    data_flags.check_scored(population, training["protocol"])
     run_config = prepare_run(
         plan,
         population,

@@ -271,9 +271,11 @@ def _fit(
         return lambda rows: model.predict(rows)[:, None]
 
     def probabilities(rows: np.ndarray) -> np.ndarray:
-        p = np.zeros((len(rows), classes))
-        p[:, model.classes_.astype(int)] = model.predict_proba(rows)
-        return p
+        # Each row once: a matrix product may round equal rows differently, and a tie of risks would be none.
+        distinct, place = np.unique(rows, axis=0, return_inverse=True)
+        p = np.zeros((len(distinct), classes))
+        p[:, model.classes_.astype(int)] = model.predict_proba(distinct)
+        return p[place]
 
     return probabilities
 

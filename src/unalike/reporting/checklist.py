@@ -89,7 +89,9 @@ def _outcome(content: ReportContent) -> str:
         return ""
     classes = "" if content.label_counts is None else _listed([*map(str, content.label_counts)])
     values = f", with the classes {classes}" if classes else ""
-    return f"The column {target}{values}. Say how and when it was assessed."
+    columns = [target] if isinstance(target, str) else target
+    noun = "column" if len(columns) == 1 else "columns"
+    return f"The {noun} {_listed(columns)}{values}. Say how and when it was assessed."
 
 
 def _sizes(content: ReportContent) -> str:
@@ -144,7 +146,9 @@ def _work(config: dict[str, Any]) -> str:
 
 
 def _heterogeneity(content: ReportContent) -> str:
-    return f"Scores by {content.client_noun} are in the section on single clients, and how the data differ in that on the data."
+    noun = content.client_noun
+    several = wording.several(noun)
+    return f"Scores by {noun} are in the section on single {several}, and how the data differ in that on the data."
 
 
 def _measures(content: ReportContent) -> str:
@@ -213,7 +217,7 @@ def _performance_by_site(content: ReportContent) -> str:
     known = own["score"].dropna()
     if known.empty:
         return ""
-    return f"From {metric.text(known.min())} to {metric.text(known.max())} between clients."
+    return f"From {metric.text(known.min())} to {metric.text(known.max())} between {wording.several(content.client_noun)}."
 
 
 def _limits(content: ReportContent) -> str:

@@ -1,5 +1,6 @@
 """A table of coefficients with rounded numbers, for terminals, and as a page for printing."""
 
+import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -15,6 +16,8 @@ READING = (
     "to be alike, and tend to be too small with fewer than some thirty clients.",
 )
 """How to read the table."""
+NEAR_ONE = 0.1
+"""Ratios that are nearer to 1 are written by their distance to it."""
 
 
 def as_table(coefficients: pd.DataFrame, caption: str = "") -> Table:
@@ -35,8 +38,8 @@ def as_table(coefficients: pd.DataFrame, caption: str = "") -> Table:
         if ratio == name:
             continue
         columns += [
-            number(f"{ratio.capitalize()} ratio", name, _digits),
-            interval(f"{confidence} interval of it", f"{ratio}_low", f"{ratio}_high", _range),
+            number(f"{ratio.capitalize()} ratio", name, _ratio),
+            interval(f"{confidence} interval of it", f"{ratio}_low", f"{ratio}_high", _ratios),
         ]
     columns += [
         number("Robust error", "robust_se", _digits),
@@ -61,6 +64,18 @@ def page(coefficients: pd.DataFrame, title: str, about: str, notes: Sequence[str
 
 def _digits(value: float) -> str:
     return f"{value:.3g}".replace("-", "−")
+
+
+def _ratio(value: float) -> str:
+    """Three digits; near 1 two digits of the distance to it, so that an interval that excludes 1 does not end at it: 1.0047."""
+    distance = abs(value - 1)
+    if distance == 0 or distance >= NEAR_ONE:
+        return _digits(value)
+    return f"{value:.{1 - math.floor(math.log10(distance))}f}"
+
+
+def _ratios(low: float, high: float) -> str:
+    return f"{_ratio(low)} to {_ratio(high)}"
 
 
 def _range(low: float, high: float) -> str:

@@ -35,12 +35,14 @@ MODELS = {
     "clients": "shared model",
     "personal": "personal models",
     "local": "models after local training",
-    IN_USE: "models in use",
+    IN_USE: "models that clients use",
 }
 """Protocol -> the models that it scores, on the clients' test data unless the text says otherwise.
 
-The model in use is a client's personal model where the method trains one, else the shared model.
+A client uses its personal model where the method trains one, else the shared model.
 """
+FEWEST_OF_TENTHS = 20
+"""With fewer clients the worst tenth of them is the worst one (`statistics.scores.worst_decile`)."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,7 @@ class ReportContent(SharedDetails):
 
         if subject:
             subject += " " if subject.endswith(":") else " and "
-        return f"Interval: {subject}other training runs; {how}."
+        return f"The intervals hold for {subject}other training runs; {how}."
 
     @property
     def smallest_difference(self) -> float:
@@ -444,6 +446,18 @@ class ReportContent(SharedDetails):
     def grouped(self) -> list[str]:
         """The methods with a model for each group of clients."""
         return [method.label for method in self.methods if method.grouped]
+
+    def models_of(self, protocol: str) -> str:
+        """The models that a protocol scores, in the user's words: `models that hospitals use`."""
+        return MODELS[protocol].replace("clients", wording.several(self.client_noun))
+
+    @property
+    def worst_clients(self) -> str:
+        """Those that `worst_decile` is the mean of: `worst hospital`, or `worst tenth of the hospitals`."""
+        tested = self.clients.loc[self.clients["n_test"] > 0, "client"].nunique()
+        if tested < FEWEST_OF_TENTHS:
+            return f"worst {self.client_noun}"
+        return f"worst tenth of the {wording.several(self.client_noun)}"
 
     def model_kind(self, method: str, protocol: str) -> str:
         """The models of a method that a protocol scores, in one word: `shared`, `group` or `personal`."""

@@ -20,7 +20,7 @@ from unalike._utils.printable import without_controls
 from unalike._utils.spec import slug
 from unalike.reporting import wording
 from unalike.reporting.client_tables import client_columns
-from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.content import ReportContent
 from unalike.reporting.decision import Decision
 from unalike.reporting.summary_columns import paper_columns
 from unalike.reporting.table import Table, latex, markdown, markdown_text, rows
@@ -134,10 +134,11 @@ def _tables(parts: Parts) -> Iterator[tuple[str, Table]]:
             scores = content.scores_of(protocol)
             if scores.empty:
                 continue
+            models = content.models_of(protocol)
             caption = (
-                f"{wording.capital(partition)}: {content.metric.word} of the {MODELS[protocol]}, mean ± sd over {seeds}, "
-                f"the best in bold. Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, "
-                f"corrected by Holm. {rule}. {content.about}"
+                f"{wording.capital(partition)}: {content.metric.word} of the {models}, mean ± sd over {seeds}, the best in bold. "
+                f"Differences to {content.baseline} with {level} intervals; p of the moderated paired t test, corrected by Holm. "
+                f"{rule}. {content.about}"
             )
             table = Table.of(caption, paper_columns(content, protocol), rows(scores))
             yield f"{partition} {protocol}", table
@@ -148,7 +149,8 @@ def _clients(partition: str, content: ReportContent) -> Table:
     seeds = wording.plural(len(content.seeds), "seed")
     level = wording.confidence(content.rules.level)
     caption = (
-        f"{wording.capital(partition)}: {content.metric_of_clients.word} of each client with its model in use, mean over {seeds}. "
+        f"{wording.capital(partition)}: {content.metric_of_clients.word} of each {content.client_noun} with the model that it "
+        f"uses, mean over {seeds}. "
         f"{level} intervals are of each row by itself. {content.about}"
     )
     return Table.of(caption, client_columns(content, methods=True), rows(content.client_scores))

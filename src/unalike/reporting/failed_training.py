@@ -141,7 +141,7 @@ def _failed_references(
             continue
         why = "Its training does not suit it; try another learning rate or more rounds."
         if best in personal:
-            why = f"The clients' own models of {best} suit them better than one model, or its training does not suit it."
+            why = f"Models of their own, as {best} trains them, are better than one for all, or its training does not suit it."
         sentences.append(
             f"{wording.capital(method)} is not the best possible here: {metric.text(level)}, less good than {best} "
             f"({metric.text(others[best])}). {why}"

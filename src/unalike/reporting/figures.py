@@ -78,7 +78,7 @@ def comparison_figure(content: ReportContent, kind: str, protocol: str | None) -
     if protocol is not None and protocol not in MODELS:
         raise unknown("protocol", protocol, MODELS)
     if protocol is not None:
-        views = [view for view in views if view.label.lower().endswith(MODELS[protocol])]
+        views = [view for view in views if view.label.lower().endswith(content.models_of(protocol))]
     if not views:
         raise UnalikeError(
             f"there is nothing to draw for {kind!r}: the comparison holds no such scores; see table.summary"

@@ -144,7 +144,9 @@ def _models(content: ReportContent) -> str:
             models.append(f"{in_words} of {wording.few(names)}")
     if content.deciding_protocol == content.unprefixed_protocol:
         return f"Not judged here: {models[0]}, which are scored on the clients' test samples; run with the protocol clients, too."
-    return f"Methods are judged by the models that clients use: {wording.listing(models)}, on the test samples of each client."
+    noun = content.client_noun
+    users = wording.several(noun)
+    return f"Methods are judged by the models that {users} use: {wording.listing(models)}, on the test samples of each {noun}."
 
 
 def _shared(content: ReportContent) -> str:
@@ -159,11 +161,10 @@ def _chosen_gain(decision: Decision) -> list[str]:
     """A sentence on the gain of the best of several candidates, which luck may have made the best."""
     if decision.reason or not decision.is_chosen_gain:
         return []
-    candidates = wording.plural(len(decision.verdicts), "candidate")
+    methods = wording.plural(len(decision.verdicts), "method")
     return [
         f"{decision.best} was chosen for its large gain, a part of which may be luck. Its interval is corrected everywhere for "
-        f"the choice among {candidates}; the estimate that allows for luck is {decision.metric.difference(decision.shrunken)} "
-        "(shrunken estimate)."
+        f"the choice among {methods}; the estimate that allows for luck is {decision.metric.difference(decision.shrunken)}."
     ]
 
 
@@ -179,7 +180,7 @@ def _sentence(row: Row, content: ReportContent) -> str:
         diverged = baseline if math.isfinite(row[metric.name]) else "it"
         return f"{level}; {diverged} diverged, so there is no difference to test."
     if row["role"] != CANDIDATE:
-        return f"{level}, {gain} compared with {baseline}; no candidate, but {row['role']}."
+        return f"{level}, {gain} compared with {baseline}; not to choose from: {row['role']}."
     if row["pairs"] == 1:
         return f"{level}, {gain} compared with {baseline} under the one seed that both ran; one seed shows no difference."
     if math.isnan(row["p"]):
@@ -275,7 +276,7 @@ def _untuned(content: ReportContent) -> list[str]:
     if not specs:
         return []
     return [
-        f"Not tuned: {wording.listing(specs)} ran with default settings; others may suit this data better."
+        f"With default settings, which were not tuned to this data: {wording.listing(specs)}. Others may suit it better."
     ]
 
 
@@ -359,11 +360,11 @@ def _limits(content: ReportContent, others: list[Row]) -> list[str]:
         limits.append(
             f"With {wording.plural(seeds, 'seed')}, a test that assumes no normal distribution cannot give less than "
             f"p = {least_exact_p(seeds):.3g}; from {MIN_EXACT_SEEDS} seeds on it can reach {wording.share(ALPHA)}. "
-            "The verdicts rest on moderated t tests."
+            "The verdicts rest on t tests that estimate the spread from all methods together (moderated t tests)."
         )
     if tested > 1:
         limits.append(
-            f"The p values and intervals of the {tested} candidates are corrected for their number (Holm); those of single "
+            f"The p values and intervals of the {tested} methods are corrected for their number (Holm); those of single "
             f"{wording.several(content.client_noun)} are not."
         )
     if content.looks is not None and content.race is None:

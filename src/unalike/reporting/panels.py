@@ -11,7 +11,7 @@ from unalike.reporting.charts import report_charts
 from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.palette import Look, Looks
 from unalike.reporting.charts.plotly_figures import page_json
-from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.content import ReportContent
 from unalike.statistics.costs import PAIRS, on_front, tradeoff
 
 MAX_CLIENT_LINES = 50
@@ -48,7 +48,7 @@ def differences(content: ReportContent, looks: Looks) -> Panel | None:
     base = content.baseline
     views = []
     for protocol in content.scores:
-        label = wording.capital(MODELS[protocol])
+        label = wording.capital(content.models_of(protocol))
         compared = content.scores_of(protocol).dropna(subset="difference")
         if compared.empty:
             continue
@@ -94,7 +94,7 @@ def _curves_of(content: ReportContent, column: Column, looks: Looks) -> View | N
     where = " on validation samples" if column.split == VALIDATION else ""
     axis = f"{metric.word}{where}{metric.axis_unit}"
     figure = report_charts.curves(content.rounds, column.name, axis, shown, metric.scale)
-    label = f"{metric.title}{where}, {MODELS[column.protocol]}"
+    label = f"{metric.title}{where}, {content.models_of(column.protocol)}"
     return View(label, figure, f"{label} by round for {wording.listing(shown)}.")
 
 
@@ -113,7 +113,7 @@ def _spreads(content: ReportContent, looks: Looks) -> list[View]:
         if shown:
             title = f"standard deviation of {metric.word} over {several}{metric.axis_unit}"
             figure = report_charts.curves(spread, column.name, title, shown, metric.scale)
-            label = f"Spread over {several}, {MODELS[protocol]}"
+            label = f"Spread over {several}, {content.models_of(protocol)}"
             views.append(View(label, figure, f"{label} by round for {wording.listing(shown)}."))
     return views
 
@@ -140,7 +140,7 @@ def client_curves(content: ReportContent, looks: Looks) -> Panel | None:
             of_method = first[first["method"] == method]
             title = f"{metric.word}{metric.axis_unit} of one {noun}"
             figure = report_charts.client_lines(of_method, column.name, title, look, metric.scale)
-            alt = f"{metric.word} of each {noun} by round under {method}, {MODELS[models]}."
+            alt = f"{metric.word} of each {noun} by round under {method}, {content.models_of(models)}."
             views[label] = View(label, figure, alt)
     caption = f"Thin lines: one {noun} each, seed {content.seed}. Thick line: their mean.{_first_methods(looks)}"
     return _panel("client-curves", caption, list(views.values()), [])
@@ -214,7 +214,7 @@ def distributions(content: ReportContent, looks: Looks) -> Panel | None:
         figure = report_charts.distribution(
             content.clients, column.name, title, shown, metric.scale
         )
-        label = wording.capital(MODELS[protocol])
+        label = wording.capital(content.models_of(protocol))
         alt = f"{label}: {metric.word} of single {wording.several(noun)} under {wording.listing(shown)}."
         views.append(View(label, figure, alt))
     caption = (
@@ -307,7 +307,7 @@ def pareto(content: ReportContent, looks: Looks) -> Panel | None:
     metric = content.metric
     titles = {
         "score": metric.word + metric.axis_unit,
-        "worst": f"{metric.word} of the worst tenth of {wording.several(content.client_noun)}{content.metric.axis_unit}",
+        "worst": f"{metric.word} of the {content.worst_clients}{content.metric.axis_unit}",
         "mb": f"MB to and from all {wording.several(content.client_noun)}",
         "seconds": "seconds on the machine that ran this",
     }
@@ -318,7 +318,7 @@ def pareto(content: ReportContent, looks: Looks) -> Panel | None:
         if len(table) < 2:
             continue
         for x, y in PAIRS:
-            label = f"{wording.capital(names[y])} against {names[x]}, {MODELS[protocol]}"
+            label = f"{wording.capital(names[y])} against {names[x]}, {content.models_of(protocol)}"
             figure = Figure([report_charts.pareto(table, x, y, metric, titles, looks)])
             front = wording.listing(table.loc[on_front(table, x, y, metric), "method"])
             views.append(View(label, figure, f"{label}. On the Pareto front: {front}."))

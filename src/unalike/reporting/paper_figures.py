@@ -9,7 +9,7 @@ from unalike.reporting.charts import rank_diagram, report_charts
 from unalike.reporting.charts.figure import Figure
 from unalike.reporting.charts.matplotlib_figures import write
 from unalike.reporting.charts.palette import Looks, looks
-from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.content import ReportContent
 from unalike.statistics.costs import PAIRS, tradeoff
 from unalike.statistics.ranks import Ranks
 
@@ -55,7 +55,7 @@ def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tup
             figure = report_charts.forest(compared, content.baseline, metric, style)
             yield f"differences{suffix}", figure
 
-        title = f"{unit}, {MODELS[protocol]}"
+        title = f"{unit}, {content.models_of(protocol)}"
         figure = report_charts.curves(content.rounds, column.name, title, style, metric.scale)
         yield f"curves{suffix}", figure
 
@@ -70,7 +70,7 @@ def figures(content: ReportContent, shared: Looks | None = None) -> Iterator[tup
         if len(traded) > 1:
             titles = {
                 "score": unit,
-                "worst": f"worst tenth, {unit}",
+                "worst": f"{content.worst_clients}, {unit}",
                 "mb": "MB to and from all clients",
                 "seconds": "seconds",
             }

@@ -8,7 +8,7 @@ from unalike.metrics.columns import IN_USE, RUNNING_TOTALS, SIMULATED_SECONDS
 from unalike.metrics.named_metrics import MISSING, Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
-from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.content import ReportContent
 from unalike.reporting.table import (
     Row,
     Table,
@@ -61,11 +61,7 @@ def summary_columns(
         "won": TableColumn("Seeds won", _seeds_won),
         "better": number("Share won", "better", wording.share),
         "best": number("Chance to be best", "probability_best", wording.chance),
-        "spread": number("Spread over clients (sd)", "client_sd", metric.amount),
-        "worst": number("Worst tenth", "worst_decile", metric.text),
         "traffic": number("MB", lambda row: row["mb_down"] + row["mb_up"], wording.megabytes),
-        "down": number("MB to clients", "mb_down", wording.megabytes),
-        "up": number("MB from clients", "mb_up", wording.megabytes),
         "time": number("Time", "seconds", wording.duration),
         "evaluation": number("Time of evaluation", "evaluation_seconds", wording.duration),
         "epsilon": number("Epsilon", lambda row: row.get("epsilon", math.nan), wording.decimal),
@@ -76,6 +72,18 @@ def summary_columns(
         ),
         "loss": number("Loss", "loss", _loss),
         "seeds": number("Seeds", "seeds"),
+    }
+
+
+def columns_of_clients(content: ReportContent) -> dict[str, TableColumn]:
+    """Name -> column of a summary whose title has what the user calls a client."""
+    several = wording.several(content.client_noun)
+    metric = content.metric
+    return {
+        "spread": number(f"Spread over {several} (sd)", "client_sd", metric.amount),
+        "worst": number(wording.capital(content.worst_clients), "worst_decile", metric.text),
+        "down": number(f"MB to {several}", "mb_down", wording.megabytes),
+        "up": number(f"MB from {several}", "mb_up", wording.megabytes),
     }
 
 
@@ -126,7 +134,7 @@ def paper_columns(content: ReportContent, protocol: str) -> list[TableColumn]:
         return TableCell(text, row["difference"])
 
     unit = f" ({metric.unit.strip()})" if metric.unit else ""
-    by_name = summary_columns(metric, content.baseline)
+    by_name = summary_columns(metric, content.baseline) | columns_of_clients(content)
     columns = [by_name["method"]]
     if protocol == IN_USE:
         columns.append(model_column(content))
@@ -150,14 +158,15 @@ def model_column(content: ReportContent) -> TableColumn:
 
 def summary_tables(content: ReportContent) -> list[Table]:
     """One table for each protocol, of `SHOWN_COLUMNS`, under a caption that names the models if there are several tables."""
-    columns = summary_columns(content.metric, content.baseline) | {"model": model_column(content)}
+    columns = summary_columns(content.metric, content.baseline)
+    columns |= columns_of_clients(content) | {"model": model_column(content)}
     protocols = content.protocols_with_tables
     tables = []
     for protocol in protocols:
         scored = content.scores_of(protocol)
         if scored.empty:
             continue
-        caption = wording.capital(MODELS[protocol]) if len(protocols) > 1 else ""
+        caption = wording.capital(content.models_of(protocol)) if len(protocols) > 1 else ""
         shown = [
             columns[name] for name in SHOWN_COLUMNS if name not in RUNNING_TOTALS or name in scored
         ]

@@ -11,8 +11,8 @@ from unalike.metrics.columns import IN_USE, SIMULATED_SECONDS
 from unalike.metrics.named_metrics import MISSING
 from unalike.reporting import wording
 from unalike.reporting.charts.palette import Looks
-from unalike.reporting.content import MODELS, ReportContent
-from unalike.reporting.summary_columns import model_column, summary_columns
+from unalike.reporting.content import ReportContent
+from unalike.reporting.summary_columns import columns_of_clients, model_column, summary_columns
 from unalike.reporting.table import Row, Table, TableCell, TableColumn, number, rows, words
 from unalike.runtime.records.history import DIVERGED
 from unalike.runtime.setup.stopping import ALL_DONE
@@ -35,7 +35,7 @@ def scores(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     columns += [number(other.title, other.name, other.text) for other in further]
     columns += [by_name["loss"], by_name["seeds"]]
     rule = scoring_rule(content.rounds, content.columns)
-    return _table(f"{wording.capital(MODELS[protocol])}: {rule}", columns, shown)
+    return _table(f"{wording.capital(content.models_of(protocol))}: {rule}", columns, shown)
 
 
 def tests(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
@@ -44,7 +44,7 @@ def tests(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
     by_name = summary_columns(content.metric, content.baseline, looks)
     names = ("method", "difference", "interval", "bootstrap", "t", "p", "exact", "won", "better")
     columns = [by_name[name] for name in names]
-    return _table(f"The tests over paired seeds: {MODELS[protocol]}", columns, shown)
+    return _table(f"The tests over paired seeds: {content.models_of(protocol)}", columns, shown)
 
 
 def target(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
@@ -80,7 +80,8 @@ def target(content: ReportContent, protocol: str, looks: Looks) -> Table | None:
         *[by_name[name] for name in (SIMULATED_SECONDS,) if name in spent],
         by_name["seeds"],
     ]
-    caption = f"Cost to reach {metric.word} {metric.text(goal)}{what}, {MODELS[protocol]}: mean over seeds, if all reach it"
+    models = content.models_of(protocol)
+    caption = f"Cost to reach {metric.word} {metric.text(goal)}{what}, {models}: mean over seeds, if all reach it"
     return _table(caption, columns, spent)
 
 
@@ -123,20 +124,19 @@ def effects(content: ReportContent, protocol: str, looks: Looks) -> Table | None
     gains = client_effects(content.clients, base, content.scores[protocol])
     shown = spread.merge(gains, on="method")
     shown = shown[shown["worst"].notna()]
-    by_name = summary_columns(metric, base, looks)
-    columns = [
-        by_name["method"],
-        by_name["spread"],
-        by_name["worst"],
-        number(f"Worst {noun}", "worst", metric.text),
-    ]
+    by_name = summary_columns(metric, base, looks) | columns_of_clients(content)
+    columns = [by_name["method"], by_name["spread"]]
+    worst_one = f"Worst {noun}"
+    if by_name["worst"].title != worst_one:
+        columns.append(by_name["worst"])
+    columns.append(number(worst_one, "worst", metric.text))
     if shown["better_off"].notna().any():
         columns += [
             number(f"Better off than with {base}", "better_off", wording.share),
             number("Worse off", "worse_off", wording.share),
             number(f"Largest loss of a {noun}", "largest_loss", metric.amount),
         ]
-    return _table(f"Single {wording.several(noun)}: {MODELS[protocol]}", columns, shown)
+    return _table(f"Single {wording.several(noun)}: {content.models_of(protocol)}", columns, shown)
 
 
 def single_clients(content: ReportContent, looks: Looks) -> Table | None:
@@ -195,7 +195,7 @@ def race(content: ReportContent, looks: Looks) -> Table | None:
 def costs(content: ReportContent, looks: Looks) -> Table | None:
     """Traffic and time of a whole run."""
     several = wording.several(content.client_noun)
-    by_name = summary_columns(content.metric, content.baseline, looks)
+    by_name = summary_columns(content.metric, content.baseline, looks) | columns_of_clients(content)
     spent = totals(content.rounds).reindex(content.labels).rename_axis("method").reset_index()
     names = ["method", "down", "up", "time"]
     if spent["evaluation_seconds"].notna().any():

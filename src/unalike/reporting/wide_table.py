@@ -9,7 +9,7 @@ import pandas as pd
 from unalike._utils.errors import UnalikeError
 from unalike.metrics.named_metrics import MISSING
 from unalike.reporting import wording
-from unalike.reporting.content import MODELS, ReportContent
+from unalike.reporting.content import ReportContent
 from unalike.reporting.summary_columns import score_of_paper
 from unalike.reporting.table import Table, TableCell, rows
 
@@ -114,7 +114,7 @@ def _titles(names: Sequence[str]) -> list[str]:
 def _caption(names: Sequence[str], contents: Sequence[ReportContent]) -> str:
     """The caption: the score in a cell, its models and seeds, and the terms that all settings have in common."""
     first = contents[0]
-    models = dict.fromkeys(MODELS[content.deciding_protocol] for content in contents)
+    models = dict.fromkeys(content.models_of(content.deciding_protocol) for content in contents)
     seeds = sorted({len(content.seeds) for content in contents})
     counts = wording.listing(map(str, seeds))
     noun = "seed" if seeds == [1] else "seeds"

@@ -16,7 +16,7 @@ from unalike.statistics.inference import ROUNDING
 from unalike.statistics.moderated_t import ALPHA
 
 BASELINE, CANDIDATE = "baseline", "candidate"
-"""Roles. Any other role is a text that says why the method is outside the family: `UPPER`, `scored as fedavg ...`."""
+"""Roles. Any other role is a text that says why the method is outside the family: `UPPER`, `the same scores as ...`."""
 UPPER = "trained on pooled data by rounds"
 ORACLE = "reference (knows the true clusters)"
 """The roles of references."""
@@ -106,7 +106,7 @@ def roles(
 
 def repeats(method: str) -> str:
     """The role of a method whose scores equal those of another one."""
-    return f"scored as {method} in every round"
+    return f"the same scores as {method} in every round"
 
 
 def _curve(rounds: pd.DataFrame, column: str, name: str) -> pd.Series:

@@ -30,6 +30,8 @@ MOST_LAST_MOVE = 1e-4
 """The largest last move of a coefficient that has converged, relative to itself plus one standard deviation of its column."""
 MOST_UNKNOWN_SHARE = 1e-6
 """The largest share of a combination of coefficients that samples tell nothing about, for one that they determine."""
+FEWEST_OF_OWN_INTERCEPT = 30
+"""With fewer samples a client, intercepts of the clients' own make coefficients of classes too large by more than some 5 %."""
 
 IS_DETERMINED = "is_determined"
 HAS_CONVERGED = "has_converged"
@@ -268,6 +270,18 @@ def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
         warn(
             f"no coefficient of {listed(list(undetermined))}: in the training samples these columns are constant, or sums of "
             f"others; leave one of them out, or give {fit.part.name}(l2=0.1)"
+        )
+    _tell_small_clients(fit)
+
+
+def _tell_small_clients(fit: LinearFit) -> None:
+    """Warn of clients with too few samples for intercepts of their own, or for sums that hide single ones."""
+    samples = fit.number("samples") / fit.number("clients")
+    is_of_classes = fit.head.task.offers(CLASSES)
+    if fit.part.has_own_intercepts and is_of_classes and samples < FEWEST_OF_OWN_INTERCEPT:
+        warn(
+            f"{samples:.0f} samples a client, each with an intercept of its own: below some {FEWEST_OF_OWN_INTERCEPT} coefficients "
+            "of classes are too large; compare them with those of newton"
         )
     small = round(fit.number("small_clients"))
     if small:

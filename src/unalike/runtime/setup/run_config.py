@@ -275,8 +275,8 @@ class RunConfig:
             )
         if not self.population.is_scored(self.options.protocols):
             found.append(
-                "no client has a test sample, and no test set is given: the run has no score. Give ua.partition(..., split=0.75), "
-                "ClientData(test=...), or protocol='server' with test=(x, y)"
+                "no client has a test sample, and no test set is given: the run has no score. Give --split 0.75 or --protocol "
+                "server, in Python ua.partition(..., split=0.75), ClientData(test=...), or protocol='server' with test=(x, y)"
             )
         largest = int(self.population.sizes.max(initial=0))
         batch_size = self.work.batch_size or 0
