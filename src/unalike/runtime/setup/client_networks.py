@@ -56,8 +56,13 @@ class Networks:
         texts = {name: model_text(model) for name, model in self.models.items()}
         return str(Call(SPEC_NAME, texts | {"rule": self.rule}))
 
-    def clients(self, population: Population, seed: int) -> dict[str, tuple[int, ...]]:
-        """Name of a network -> numbers of its clients. Raises `UnalikeError` for a client or a network without the other."""
+    def clients(
+        self, population: Population, seed: int, may_train: np.ndarray
+    ) -> dict[str, tuple[int, ...]]:
+        """Name of a network -> numbers of its clients; `may_train` says which of them have training samples.
+
+        Raises `UnalikeError` for a client without a network, or a network without a client that may train it.
+        """
         call = parse_one(self.rule)
         chosen = rules.build(call, population=population, networks=len(self.models), seed=seed)
         without = np.flatnonzero(chosen < 0).tolist()
@@ -69,7 +74,7 @@ class Networks:
         groups = {}
         for number, name in enumerate(self.models):
             groups[name] = tuple(np.flatnonzero(chosen == number).tolist())
-            if not population.sizes[list(groups[name])].any():
+            if not may_train[list(groups[name])].any():
                 raise UnalikeError(
                     f"the rule {self.rule} gives the network {name!r} to no client with training samples; leave it out, or give it "
                     "to more clients"

@@ -367,6 +367,21 @@ class RunConfig:
     def device(self) -> torch.device:
         return torch.device(self.options.device)
 
+    def with_network_of(self, client: int) -> RunConfig:
+        """The same with one network, that of the client; itself where networks do not differ."""
+        if self.models is None or self.groups is None:
+            return self
+        name = next(name for name, ids in self.groups.items() if client in ids)
+        text = str(models_by_name(self.model_text)[name])
+        return replace(
+            self,
+            model=self.models[name],
+            model_name=text,
+            model_text=text,
+            groups=None,
+            models=None,
+        )
+
     def here(self, place: int = 0) -> RunConfig:
         """The same with samples and model on the device. Where a name stands for several devices ("cuda"), the `place`-th process
         of a machine uses the `place`-th of them."""
@@ -455,7 +470,7 @@ def prepare_run(
     # The model is tried on two samples: what does not fit would otherwise fail in the middle of the first round.
     context = example_context(plan, population)
     networks = given_networks(model)
-    _check_networks(networks, plan, start=start, options=options, federated=federated)
+    _check_networks(networks, plan, start=start, options=options)
     made_models = {}
     texts = {}
     started = None
@@ -481,6 +496,12 @@ def prepare_run(
     for one in made_models.values():
         check_loss(work, one, population, context)
 
+    groups = None
+    if networks is not None:
+        # a site of a federation does not know how many samples the others have
+        may_train = np.full(len(population), federated > 0) | (population.sizes > 0)
+        groups = networks.clients(population, options.seed, may_train)
+
     named = {m.name: m.of(population.task, population.classes) for m in options.chosen_metrics}
     recording = Recording.of(record)
     if plan.needs_products:
@@ -500,7 +521,7 @@ def prepare_run(
         start=started,
         recording=recording,
         federated=federated,
-        groups=None if networks is None else networks.clients(population, options.seed),
+        groups=groups,
         models=None if networks is None else made_models,
     )
     _check_rules(run_config)
@@ -524,7 +545,6 @@ def _check_networks(
     *,
     start: str | Path | None,
     options: RunOptions,
-    federated: int,
 ) -> None:
     """Raise `UnalikeError` for what clients of unlike networks cannot do yet."""
     if networks is None:
@@ -534,15 +554,13 @@ def _check_networks(
         found = f"{plan!r}, a plan with stages of its own"
     elif start is not None:
         found = "start, the weights of one network"
-    elif federated:
-        found = "a federation, whose sites train one network"
     elif parse_one(options.executor).name == "distributed":
         found = f"executor={options.executor!r}"
     elif "server" in options.protocols:
         found = "the protocol 'server', which evaluates one model of all clients"
     if found:
         raise UnalikeError(
-            f"found the networks {', '.join(networks.models)} beside {found}; expected a method in a simulation by one process: "
+            f"found the networks {', '.join(networks.models)} beside {found}; expected a method, and one process or the sites of a federation: "
             "leave it out, or give one model"
         )
 
