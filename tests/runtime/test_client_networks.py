@@ -1,11 +1,14 @@
 """Clients whose networks differ: `model=` with several by name, and a rule which client has which."""
 
+import sys
+
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.runtime.processes import process_backend
 
 NETWORKS = {"small": "mlp(hidden=(6, 5))", "large": "mlp(hidden=(12, 5))"}
 """Unlike bodies, and heads that read five features."""
@@ -98,8 +101,23 @@ def test_networks_that_cannot_be_trained_are_refused(crowd, small, method, model
     assert message in str(error.value)
 
 
-def test_networks_are_refused_in_several_processes_and_without_a_model_of_all(crowd, small):
-    with pytest.raises(UnalikeError, match="distributed"):
-        small("fedproto", crowd, model=NETWORKS, executor="distributed(workers=2)")
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are started on Linux only")
+@pytest.mark.parametrize(
+    ("method", "model", "score"),
+    [("heterofl", NESTED, "accuracy"), ("fedproto", SPEC, "personal_accuracy")],
+)
+def test_networks_train_in_several_processes_as_in_one(
+    crowd, small, monkeypatch, method, model, score
+):
+    # each process scores a part of the samples of each network, however few there are
+    monkeypatch.setattr(process_backend, "MIN_SHARED_SAMPLES", 1)
+    alone = small(method, crowd, model=model, executor="loop")
+    shared = small(method, crowd, model=model, executor="distributed(workers=2, inner='loop')")
+    for client in range(5):
+        torch.testing.assert_close(shared.personal(client), alone.personal(client))
+    assert shared.history.rounds[score].tolist() == alone.history.rounds[score].tolist()
+
+
+def test_networks_are_refused_where_one_model_of_all_is_evaluated(crowd, small):
     with pytest.raises(UnalikeError, match="the protocol 'server'"):
         small("heterofl", crowd, model=NETWORKS, protocol="server", test=crowd[0].train)

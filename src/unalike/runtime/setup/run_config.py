@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,6 @@ from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
-from unalike._utils.spec import parse_one
 from unalike._utils.version import __version__
 from unalike.core.inputs import is_one_tensor, layout_of, map_inputs
 from unalike.core.model import Model
@@ -470,7 +469,7 @@ def prepare_run(
     # The model is tried on two samples: what does not fit would otherwise fail in the middle of the first round.
     context = example_context(plan, population)
     networks = given_networks(model)
-    _check_networks(networks, plan, start=start, options=options)
+    _check_networks(networks, plan, start=start, protocols=options.protocols)
     made_models = {}
     texts = {}
     started = None
@@ -544,9 +543,9 @@ def _check_networks(
     plan: Plan,
     *,
     start: str | Path | None,
-    options: RunOptions,
+    protocols: Sequence[str],
 ) -> None:
-    """Raise `UnalikeError` for what clients of unlike networks cannot do yet."""
+    """Raise `UnalikeError` for what clients of unlike networks cannot do."""
     if networks is None:
         return
     found = ""
@@ -554,14 +553,12 @@ def _check_networks(
         found = f"{plan!r}, a plan with stages of its own"
     elif start is not None:
         found = "start, the weights of one network"
-    elif parse_one(options.executor).name == "distributed":
-        found = f"executor={options.executor!r}"
-    elif "server" in options.protocols:
+    elif "server" in protocols:
         found = "the protocol 'server', which evaluates one model of all clients"
     if found:
         raise UnalikeError(
-            f"found the networks {', '.join(networks.models)} beside {found}; expected a method, and one process or the sites of a federation: "
-            "leave it out, or give one model"
+            f"found the networks {', '.join(networks.models)} beside {found}; expected a method alone: leave it out, or give one "
+            "model"
         )
 
 
