@@ -1,6 +1,7 @@
 """Clients whose networks differ: `model=` with several by name, and a rule which client has which."""
 
 import sys
+import tomllib
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.runtime.processes import process_backend
+from unalike.runtime.setup.client_networks import given_networks
 
 NETWORKS = {"small": "mlp(hidden=(6, 5))", "large": "mlp(hidden=(12, 5))"}
 """Unlike bodies, and heads that read five features."""
@@ -77,6 +79,26 @@ def test_shares_are_drawn_by_the_seed_and_clusters_choose(crowd, small):
     groups = [run.run_config.groups["small"] for run in runs]
     assert {len(ids) for ids in groups} == {2}
     assert len({*groups}) > 1
+
+
+def test_the_slowest_devices_have_the_first_network(crowd, small):
+    slow = "networks(small='linear', large='mlp', rule='devices(of=(0.4, 0.6))')"
+    run = small("local_only", crowd, model=slow, rounds=1, devices="lognormal(sigma=1)")
+    speeds = run.run_config.options.device_model.rates(5, seed=0).samples_per_second
+    assert sorted(run.run_config.groups["small"]) == sorted(speeds.argsort()[:2].tolist())
+    with pytest.raises(UnalikeError, match="no simulated devices"):
+        small("local_only", crowd, model=slow)
+
+
+def test_methods_are_compared_on_networks_that_differ(crowd, tmp_path):
+    methods = ["lg_fedavg", "local_only"]
+    comparison = ua.compare(
+        methods, crowd, model=NETWORKS, rounds=1, seeds=1, progress=False, out=tmp_path
+    )
+    assert set(comparison.rounds["method"]) == set(methods)
+    # the settings in the report name all networks, and make the same ones again
+    model = tomllib.loads(comparison.facts.config)["model"]
+    assert dict(given_networks(model).models) == NETWORKS
 
 
 @pytest.mark.parametrize(

@@ -487,6 +487,8 @@ def prepare_run(
         made_models = common_start(method_of(plan), made_models)
     made, *_ = made_models.values()
     model_text, *_ = texts.values()
+    if networks is not None:
+        model_text = str(networks)
     _check_transform(options, population)
 
     # The configuration stays on the CPU; each process that trains moves it to its own device (`RunConfig.here`).
@@ -499,7 +501,12 @@ def prepare_run(
     if networks is not None:
         # a site of a federation does not know how many samples the others have
         may_train = np.full(len(population), federated > 0) | (population.sizes > 0)
-        groups = networks.clients(population, options.seed, may_train)
+        groups = networks.clients(
+            population,
+            may_train=may_train,
+            devices=options.device_model,
+            seed=options.seed,
+        )
 
     named = {m.name: m.of(population.task, population.classes) for m in options.chosen_metrics}
     recording = Recording.of(record)
@@ -512,7 +519,7 @@ def prepare_run(
         work=work,
         options=options,
         model_name=model if isinstance(model, str) else model_text,
-        model_text=model_text if networks is None else str(networks),
+        model_text=model_text,
         test=_tensors("test", test, population),
         proxy=_tensors("proxy", proxy, population),
         metrics=named | own_metrics(metrics),
