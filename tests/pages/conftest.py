@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -57,6 +58,23 @@ def coordinator(names: dict[str, Any]) -> None:
     )
 
 
+def survival(names: dict[str, Any]) -> None:
+    """Made tables with the columns of FLamby's Fed-TCGA-BRCA: 39 columns, events and times, and a published split by region."""
+    rng = np.random.default_rng(0)
+    count = 240
+    columns = rng.integers(0, 2, (count, 39))
+    columns[:, 0] = rng.integers(30, 90, count)
+    table = pd.DataFrame(columns, columns=[f"column {k}" for k in range(39)])
+    table.insert(0, "pid", [f"patient {k}" for k in range(count)])
+    table["E"] = rng.integers(0, 2, count).astype(float)
+    table["T"] = rng.exponential(1000, count).round()
+    table.to_csv("brca.csv", index=False)
+    folds = ["test" if k % 4 == 0 else "train" for k in range(count)]
+    regions = [f"{fold}_{k % 6}" for k, fold in enumerate(folds)]
+    split = pd.DataFrame({"pid": table["pid"], "fold": folds, "fold2": regions})
+    split.to_csv("train_test_split.csv", index=False)
+
+
 def trackers(names: dict[str, Any]) -> None:
     """Skip the page where the libraries of its trackers are not installed."""
     pytest.importorskip("tensorboard")
@@ -71,6 +89,7 @@ def prepared() -> dict[str, Callable[[dict[str, Any]], None]]:
         "docs/models.md": models,
         "docs/federation/coordinator.md": coordinator,
         "docs/how_to/track.md": trackers,
+        "docs/tutorials/survival.md": survival,
     }
 
 

@@ -1,11 +1,16 @@
 """Clients whose networks differ: `model=` with several by name, and a rule which client has which."""
 
+import sys
+import tomllib
+
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.runtime.processes import process_backend
+from unalike.runtime.setup.client_networks import given_networks
 
 NETWORKS = {"small": "mlp(hidden=(6, 5))", "large": "mlp(hidden=(12, 5))"}
 """Unlike bodies, and heads that read five features."""
@@ -76,6 +81,26 @@ def test_shares_are_drawn_by_the_seed_and_clusters_choose(crowd, small):
     assert len({*groups}) > 1
 
 
+def test_the_slowest_devices_have_the_first_network(crowd, small):
+    slow = "networks(small='linear', large='mlp', rule='devices(of=(0.4, 0.6))')"
+    run = small("local_only", crowd, model=slow, rounds=1, devices="lognormal(sigma=1)")
+    speeds = run.run_config.options.device_model.rates(5, seed=0).samples_per_second
+    assert sorted(run.run_config.groups["small"]) == sorted(speeds.argsort()[:2].tolist())
+    with pytest.raises(UnalikeError, match="no simulated devices"):
+        small("local_only", crowd, model=slow)
+
+
+def test_methods_are_compared_on_networks_that_differ(crowd, tmp_path):
+    methods = ["lg_fedavg", "local_only"]
+    comparison = ua.compare(
+        methods, crowd, model=NETWORKS, rounds=1, seeds=1, progress=False, out=tmp_path
+    )
+    assert set(comparison.rounds["method"]) == set(methods)
+    # the settings in the report name all networks, and make the same ones again
+    model = tomllib.loads(comparison.facts.config)["model"]
+    assert dict(given_networks(model).models) == NETWORKS
+
+
 @pytest.mark.parametrize(
     ("method", "model", "message"),
     [
@@ -98,8 +123,23 @@ def test_networks_that_cannot_be_trained_are_refused(crowd, small, method, model
     assert message in str(error.value)
 
 
-def test_networks_are_refused_in_several_processes_and_without_a_model_of_all(crowd, small):
-    with pytest.raises(UnalikeError, match="distributed"):
-        small("fedproto", crowd, model=NETWORKS, executor="distributed(workers=2)")
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are started on Linux only")
+@pytest.mark.parametrize(
+    ("method", "model", "score"),
+    [("heterofl", NESTED, "accuracy"), ("fedproto", SPEC, "personal_accuracy")],
+)
+def test_networks_train_in_several_processes_as_in_one(
+    crowd, small, monkeypatch, method, model, score
+):
+    # each process scores a part of the samples of each network, however few there are
+    monkeypatch.setattr(process_backend, "MIN_SHARED_SAMPLES", 1)
+    alone = small(method, crowd, model=model, executor="loop")
+    shared = small(method, crowd, model=model, executor="distributed(workers=2, inner='loop')")
+    for client in range(5):
+        torch.testing.assert_close(shared.personal(client), alone.personal(client))
+    assert shared.history.rounds[score].tolist() == alone.history.rounds[score].tolist()
+
+
+def test_networks_are_refused_where_one_model_of_all_is_evaluated(crowd, small):
     with pytest.raises(UnalikeError, match="the protocol 'server'"):
         small("heterofl", crowd, model=NETWORKS, protocol="server", test=crowd[0].train)

@@ -103,7 +103,7 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     from unalike._utils.tensor_files import read_tensors
     from unalike.core.model import Model
     from unalike.metrics.scoring import SharedModel
-    from unalike.models.registry import is_named, model
+    from unalike.models.registry import is_named, model_for
     from unalike.runtime.records.run_directory import RunDirectory
 
     # a finished run, or the reason why it is none
@@ -128,7 +128,7 @@ def _shared_model(folder: Path) -> tuple[Predict, dict[str, Any]]:
     data = config["data"]
     if not is_named(name):
         raise UnalikeError(f"the run's model {name!r} came from a program; load {weights} there")
-    built = Model(model(name, tuple(data["input_shape"]), data.get("outputs")))
+    built = Model(model_for(name, data["input_shape"], data.get("outputs")))
     tensors, _ = read_tensors(weights)
     if set(tensors) != set(built.state_dict(built.params | built.buffers)):
         raise UnalikeError(

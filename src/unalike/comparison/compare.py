@@ -27,7 +27,8 @@ from unalike.core.work import Work
 from unalike.data.partitioning.given_clients import Clients, ClientsRequest, GivenClients
 from unalike.metrics.metrics import Custom
 from unalike.runtime.records.recording import Hook
-from unalike.runtime.setup.given_model import ModelLike, note_drawn_weights
+from unalike.runtime.setup.client_networks import ModelOrNetworks, models_by_name
+from unalike.runtime.setup.given_model import note_drawn_weights
 from unalike.runtime.setup.run_config import Pair, RunConfig, prepare_run
 from unalike.runtime.setup.run_options import RunOptions, check_inputs, named_plan, with_loss
 from unalike.statistics.client_scores import ACROSS
@@ -48,7 +49,7 @@ def compare(
     split: float | str | None = None,
     val: float = 0.0,
     folds: int | None = None,
-    model: ModelLike = "mlp",
+    model: ModelOrNetworks = "mlp",
     start: str | Path | None = None,
     start_partial: bool = False,
     rounds: int = 50,
@@ -90,7 +91,7 @@ def compare(
         split: share of each client's samples that train (0.75), or "later", as for `ua.run`.
         val: share of each client's training samples used for validation; only with `data`.
         folds: number of folds of repeated cross-validation: each seed tests one fold of every client.
-        model: as for `ua.run`.
+        model: as for `ua.run`; of several networks, every method has the same clients with each.
         start: initial weights of every run, as for `ua.run`.
         start_partial: as for `ua.run`.
         rounds: number of rounds of each run.
@@ -204,7 +205,7 @@ def prepare_experiment(
     request: ClientsRequest,
     plan: SeedPlan,
     *,
-    model: ModelLike = "mlp",
+    model: ModelOrNetworks = "mlp",
     baseline: str | None = None,
     smallest_effect: float | None = None,
     across: str = "pooled",
@@ -258,7 +259,8 @@ def prepare_experiment(
     given = request.read(needs_test="server" in options.protocols, compared=True)
     warned = _warnings_of(given, plan.seeds)
     notes = [*warned.values()]
-    if isinstance(model, nn.Module) and len(plan.seeds) > 1:
+    given_models = [*models_by_name(model).values()]
+    if any(isinstance(one, nn.Module) for one in given_models) and len(plan.seeds) > 1:
         notes.append(
             "all seeds start from the weights of the given module, so that the intervals leave out what other initial weights "
             "would change; a function that makes it (model=Net instead of model=Net()) gives each seed weights of its own"
@@ -315,7 +317,7 @@ def prepare_experiment(
     )
     recorded = first_run.work.record.values()
     without_flags = {
-        "model": source is None and not isinstance(model, str),
+        "model": source is None and not all(isinstance(one, str) for one in given_models),
         "test": source is None and request.test is not None,
         "proxy": source is None and proxy is not None,
         "metrics": source is None and bool(metrics),

@@ -88,9 +88,14 @@ def layout_of(x: Inputs) -> Any:
     return list(x.shape[1:]) if isinstance(x, Tensor) else _layout_of_tree(x)
 
 
+def is_layout_of_one_tensor(layout: Any) -> bool:
+    """Whether samples of this layout are one tensor."""
+    return isinstance(layout, list) and all(isinstance(length, int) for length in layout)
+
+
 def zeros_of(layout: Any, count: int) -> Inputs:
     """Samples of zeros with this layout; one tensor is of floats."""
-    if isinstance(layout, list) and all(isinstance(length, int) for length in layout):
+    if is_layout_of_one_tensor(layout):
         return torch.zeros(count, *layout)
     if isinstance(layout, dict):
         return {name: zeros_of(branch, count) for name, branch in layout.items()}

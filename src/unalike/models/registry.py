@@ -1,5 +1,6 @@
 """The registry of models, and `model`, which builds one from a spec and a seed."""
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -9,6 +10,7 @@ from unalike._utils.option_types import check_kinds
 from unalike._utils.registry import Registry
 from unalike._utils.seeds import isolated
 from unalike._utils.spec import Call, parse_one
+from unalike.core.inputs import is_layout_of_one_tensor
 
 registry = Registry("model", home="unalike.models")
 """Name -> the class or function that builds the model; every file of the folder is read at the first look-up."""
@@ -55,6 +57,7 @@ def model(
     }
     check_kinds(model, arguments)
     call = read(name_or_spec)
+    call = Call(call.name, call.parameters | options)
     shape = tuple(int(n) for n in input_shape)
     if not shape or min(shape) < 1 or (classes is not None and classes < 1):
         raise UnalikeError(
@@ -66,15 +69,52 @@ def model(
         raise UnalikeError(
             f"model {call}: found seed={seed}, expected 0 or more and less than 2**63"
         )
-    complete = Call(call.name, call.parameters | options)
+    if _takes_layout(call):
+        return _build(call, seed, layout=[*shape], classes=classes)
+    return _build(call, seed, input_shape=shape, classes=classes)
+
+
+def model_for(name_or_spec: str, layout: Any, classes: int | None, seed: int = 0) -> nn.Module:
+    """Build a model for samples of this layout (`layout_of`): one array as `model` does, or a tree of arrays.
+
+    Args:
+        name_or_spec: As for `model`. The builder of a model for trees names `layout` in the place of `input_shape`.
+        layout: The lengths of one array, or the type and the lengths in the place of each array of a tree.
+        classes: As for `model`.
+        seed: As for `model`.
+
+    Returns:
+        The module.
+
+    Raises:
+        UnalikeError: As `model` does, and for a model of one array where the samples are a tree.
+    """
+    if is_layout_of_one_tensor(layout):
+        return model(name_or_spec, tuple(layout), classes, seed)
+    call = read(name_or_spec)
+    if not _takes_layout(call):
+        raise UnalikeError(
+            f"model={name_or_spec!r} takes one array, found samples of {layout}; give a torch.nn.Module whose forward takes the "
+            "tree of arrays, or the name of a registered builder that names layout in the place of input_shape"
+        )
+    return _build(call, seed, layout=layout, classes=classes)
+
+
+def _takes_layout(call: Call) -> bool:
+    """Whether a model is built for a layout, so that its samples may be a tree of arrays."""
+    return "layout" in inspect.signature(registry[call.name]).parameters
+
+
+def _build(call: Call, seed: int, **context: Any) -> nn.Module:
+    """Build a model with the weights of the seed. Raises `UnalikeError` where it cannot be made in this context."""
     with isolated(seed):
         try:
-            return registry.build(complete, input_shape=shape, classes=classes)
+            return registry.build(call, **context)
         except (RuntimeError, MemoryError, OverflowError) as error:
             # torch has RuntimeError for tensors that do not fit into memory
+            found = " and ".join(f"{name}={value}" for name, value in context.items())
             raise UnalikeError(
-                f"model {complete}: cannot be made for input_shape={shape} and classes={classes}: "
-                f"{_first_line(error)}"
+                f"model {call}: cannot be made for {found}: {_first_line(error)}"
             ) from error
 
 

@@ -111,7 +111,8 @@ def run(
         val: share of each client's training samples used for validation; only with `data`.
         folds: number of folds of repeated cross-validation: `seed` says which fold of every client tests.
         model: model to train: a name such as "mlp(hidden=(64, 32))", a module (its weights are the start; it is not changed),
-            or a function that makes one.
+            or a function that makes one; where the clients' networks differ several by name, {"small": "cnn", "large": "resnet20"},
+            or with a rule which client has which as text (`docs/how_to/unlike_networks.md`).
         rounds: number of rounds, over all stages of a plan.
         start: initial weights: a file (safetensors, or a state dict saved by torch) or the folder of a finished run.
         start_partial: take the tensors of the initial weights that fit by name and shape, and leave the others as initialized;

@@ -96,9 +96,14 @@ def _check_scores_told(stage: Stage, run_config: RunConfig, federation: Federati
 
 def _check_message_size(stage: Stage, run_config: RunConfig, limit: int) -> None:
     """Raise `UnalikeError` for a stage whose shared parameters have more bytes than a message may have."""
-    model = stage.model or run_config.model
-    shared = tree.only(model.params, stage.method.shared_names(model.params, model))
-    least = tree.nbytes(shared)
+    models = [stage.model or run_config.model]
+    if stage.models is not None:
+        models = [*stage.models.values()]
+    sizes = []
+    for model in models:
+        shared = tree.only(model.params, stage.method.shared_names(model.params, model))
+        sizes.append(tree.nbytes(shared))
+    least = max(sizes)
     if least > limit:
         raise UnalikeError(
             f"what sites share of the model has {least} bytes and a message may have {limit}: raise --message-bytes"

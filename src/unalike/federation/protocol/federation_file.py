@@ -35,6 +35,7 @@ from unalike.federation.protocol.envelope import NAME_PATTERN, digest
 from unalike.federation.security.keys import public_key
 from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import plain
+from unalike.runtime.setup.client_networks import given_networks
 
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -198,6 +199,11 @@ class Federation(
                 f"record = {self.record!r} would keep the sites' own parameters; expected server, updates, time or moments"
             )
         self._check_secure_aggregation(recording)
+        if self.open and given_networks(self.model) is not None:
+            raise ValueError(
+                f"model = {self.model!r} says which of the enrolled sites has which network; expected one network for a federation "
+                "that is open to sites that come later"
+            )
         if self.noise_shares > self.fewest_updates:
             raise ValueError(
                 f"noise_shares = {self.noise_shares}, and a round may have {self.fewest_updates} updates (quorum, participation, "

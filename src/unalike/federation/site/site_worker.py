@@ -179,8 +179,9 @@ class SiteWorker:
                 check_threshold(planned, federation)
 
         # Nothing is taken over before all was checked: what is refused now is refused again.
+        # Where networks differ, the site trains its own, and knows no other from here on.
         self.samples = population.fingerprint
-        self.run_config = run_config
+        self.run_config = run_config.with_network_of(self.number)
         self.population = run_config.population
         self.federation = federation
         self.terms = federation.terms

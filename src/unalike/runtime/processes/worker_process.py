@@ -158,8 +158,9 @@ class Worker:
         device = self.run_config.population.y.device
         params = {name: t.to(device) for name, t in question.params.items()}
         buffers = {name: t.to(device) for name, t in question.buffers.items()}
-        predict = SharedModel(stage.state.settings.model, params, buffers)
         clients = question.clients.tolist()
+        # all of them are tested with one model, and so have one network
+        predict = SharedModel(stage.state.network(clients[0]), params, buffers)
         scores = {}
         for name, split in question.splits.items():
             rows = part_of(evaluator.splits[split].of(clients), self.rank, self.size)

@@ -13,6 +13,7 @@ from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike._utils.registry import Registry
 from unalike._utils.spec import Call, parse_one
+from unalike.client_devices.device_model import DeviceModel
 from unalike.core.corners import corner
 from unalike.core.model import Model
 from unalike.core.types import PartTrees, Tree
@@ -30,6 +31,16 @@ rules = Registry("rule of networks", home="unalike.runtime.setup.client_networks
 
 
 @dataclass(frozen=True)
+class RuleInputs:
+    """What a rule knows: the clients of a run, their devices if it simulates some, its seed, and how many networks there are."""
+
+    population: Population
+    devices: DeviceModel | None
+    seed: int
+    networks: int
+
+
+@dataclass(frozen=True)
 class Networks:
     """Networks by name, and the rule by which a client has one of them.
 
@@ -38,8 +49,9 @@ class Networks:
     Attributes:
         models: Name -> model, as `ua.run` takes one.
         rule: "shares(of=(0.7, 0.3))", drawn by the seed of the run; "names(patterns=('ward-*', '*'))", the first network with a
-            pattern that the client's name fits; or "clusters(of=((0, 1), (2,)))", by the client's cluster in the partition. Each
-            has one entry for each network, in order.
+            pattern that the client's name fits; "clusters(of=((0, 1), (2,)))", by the client's cluster in the partition; or
+            "devices(of=(0.7, 0.3))", shares by the training speed of the simulated devices, the slowest first. Each has one entry
+            for each network, in order.
     """
 
     models: Mapping[str, ModelLike]
@@ -56,10 +68,20 @@ class Networks:
         texts = {name: model_text(model) for name, model in self.models.items()}
         return str(Call(SPEC_NAME, texts | {"rule": self.rule}))
 
-    def clients(self, population: Population, seed: int) -> dict[str, tuple[int, ...]]:
-        """Name of a network -> numbers of its clients. Raises `UnalikeError` for a client or a network without the other."""
-        call = parse_one(self.rule)
-        chosen = rules.build(call, population=population, networks=len(self.models), seed=seed)
+    def clients(
+        self,
+        population: Population,
+        *,
+        may_train: np.ndarray,
+        devices: DeviceModel | None,
+        seed: int,
+    ) -> dict[str, tuple[int, ...]]:
+        """Name of a network -> numbers of its clients; `may_train` [clients] says which of these have training samples.
+
+        Raises `UnalikeError` for a client without a network, or a network without a client that may train it.
+        """
+        inputs = RuleInputs(population, devices, seed, len(self.models))
+        chosen = rules.build(parse_one(self.rule), inputs=inputs)
         without = np.flatnonzero(chosen < 0).tolist()
         if without:
             names = listed([population.names[k] for k in without])
@@ -69,7 +91,7 @@ class Networks:
         groups = {}
         for number, name in enumerate(self.models):
             groups[name] = tuple(np.flatnonzero(chosen == number).tolist())
-            if not population.sizes[list(groups[name])].any():
+            if not may_train[list(groups[name])].any():
                 raise UnalikeError(
                     f"the rule {self.rule} gives the network {name!r} to no client with training samples; leave it out, or give it "
                     "to more clients"
@@ -160,27 +182,31 @@ def common_start(method: Method, models: Mapping[str, Model]) -> dict[str, Model
 
 
 @rules.register("shares")
-def shares(
-    population: Population, networks: int, seed: int, *, of: tuple[float, ...] = ()
-) -> np.ndarray:
+def shares(inputs: RuleInputs, *, of: tuple[float, ...] = ()) -> np.ndarray:
     """Shares of the clients, drawn by the seed; equal ones by default."""
-    weights = np.array(of or [1.0] * networks)
-    if len(weights) != networks or (weights < 0).any() or not weights.sum() > 0:
+    return seeds.generator(inputs.seed, "networks").permutation(_stretches(inputs, of))
+
+
+@rules.register("devices")
+def devices(inputs: RuleInputs, *, of: tuple[float, ...] = ()) -> np.ndarray:
+    """Shares of the clients by the training speed of their simulated devices, the slowest first; equal ones by default."""
+    if inputs.devices is None:
         raise UnalikeError(
-            f"found the shares {list(of)} for {networks} networks; expected one for each, not negative"
+            "the rule devices found no simulated devices; give devices='lognormal(sigma=1)' or others, or choose the rule names or "
+            "shares"
         )
-    # so many clients of each, as the shares say, rounded at the ends of the stretches
-    ends = np.rint(np.cumsum(weights) / weights.sum() * len(population))
-    chosen = np.searchsorted(ends, np.arange(len(population)), side="right")
-    return seeds.generator(seed, "networks").permutation(chosen)
+    speeds = inputs.devices.rates(len(inputs.population), inputs.seed).samples_per_second
+    slowest_first = np.argsort(speeds, kind="stable")
+    chosen = np.empty(len(speeds), np.int64)
+    chosen[slowest_first] = _stretches(inputs, of)
+    return chosen
 
 
 @rules.register("names")
-def names(
-    population: Population, networks: int, seed: int, *, patterns: tuple[str, ...]
-) -> np.ndarray:
+def names(inputs: RuleInputs, *, patterns: tuple[str, ...]) -> np.ndarray:
     """The first network with a pattern, as of files, that the client's name fits."""
-    _check_count(patterns, networks, "patterns")
+    _check_count(patterns, inputs.networks, "patterns")
+    population = inputs.population
     chosen = np.full(len(population), -1)
     for client in range(len(population)):
         fitting = [i for i, p in enumerate(patterns) if fnmatchcase(population.names[client], p)]
@@ -190,20 +216,30 @@ def names(
 
 
 @rules.register("clusters")
-def clusters(
-    population: Population, networks: int, seed: int, *, of: tuple[tuple[int, ...], ...]
-) -> np.ndarray:
+def clusters(inputs: RuleInputs, *, of: tuple[tuple[int, ...], ...]) -> np.ndarray:
     """The network that has the client's cluster in its list."""
-    _check_count(of, networks, "lists of clusters")
-    if population.clusters is None:
+    _check_count(of, inputs.networks, "lists of clusters")
+    if inputs.population.clusters is None:
         raise UnalikeError(
             "the rule clusters found a partition without clusters; choose one that has them, or the rule names or shares"
         )
-    of_client = np.array([int(c) for c in population.clusters])
-    chosen = np.full(len(population), -1)
+    of_client = np.array([int(c) for c in inputs.population.clusters])
+    chosen = np.full(len(of_client), -1)
     for number, numbers in enumerate(of):
         chosen[np.isin(of_client, list(numbers))] = number
     return chosen
+
+
+def _stretches(inputs: RuleInputs, of: Sequence[float]) -> np.ndarray:
+    """So many clients of each network, one network after the other, as the shares say; the ends are rounded. [clients]"""
+    clients = len(inputs.population)
+    weights = np.array(of or [1.0] * inputs.networks)
+    if len(weights) != inputs.networks or (weights < 0).any() or not weights.sum() > 0:
+        raise UnalikeError(
+            f"found the shares {list(of)} for {inputs.networks} networks; expected one for each, not negative"
+        )
+    ends = np.rint(np.cumsum(weights) / weights.sum() * clients)
+    return np.searchsorted(ends, np.arange(clients), side="right")
 
 
 def _check_count(found: Sequence[object], networks: int, what: str) -> None:

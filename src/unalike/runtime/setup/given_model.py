@@ -30,8 +30,7 @@ from unalike.data.population import Population
 from unalike.data.sanity import listed
 from unalike.methods.plan import Plan, method_of
 from unalike.methods.sample_gradients import clipped_sum
-from unalike.models.registry import is_named
-from unalike.models.registry import model as build_model
+from unalike.models.registry import is_named, model_for
 from unalike.models.registry import registry as models
 
 ModelLike = str | nn.Module | Callable[[], nn.Module]
@@ -49,12 +48,7 @@ EQUAL_OUTPUTS = 1e-4
 def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Model, str]:
     """The model that a user gave, and its name."""
     if isinstance(given, str):
-        if not is_one_tensor(population.x):
-            raise UnalikeError(
-                f"model={given!r} takes one array, found samples of {layout_of(population.x)}; give a torch.nn.Module whose "
-                "forward takes the tree of arrays"
-            )
-        module = build_model(given, population.input_shape, population.outputs, seed)
+        module = model_for(given, layout_of(population.x), population.outputs, seed)
         return Model(module), models.spelled(given)
     if isinstance(given, nn.Module):
         return _with_outputs(given, population), _own_name(type(given).__name__)

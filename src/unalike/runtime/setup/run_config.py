@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,6 @@ from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
-from unalike._utils.spec import parse_one
 from unalike._utils.version import __version__
 from unalike.core.inputs import is_one_tensor, layout_of, map_inputs
 from unalike.core.model import Model
@@ -367,6 +366,21 @@ class RunConfig:
     def device(self) -> torch.device:
         return torch.device(self.options.device)
 
+    def with_network_of(self, client: int) -> RunConfig:
+        """The same with one network, that of the client; itself where networks do not differ."""
+        if self.models is None or self.groups is None:
+            return self
+        name = next(name for name, ids in self.groups.items() if client in ids)
+        text = str(models_by_name(self.model_text)[name])
+        return replace(
+            self,
+            model=self.models[name],
+            model_name=text,
+            model_text=text,
+            groups=None,
+            models=None,
+        )
+
     def here(self, place: int = 0) -> RunConfig:
         """The same with samples and model on the device. Where a name stands for several devices ("cuda"), the `place`-th process
         of a machine uses the `place`-th of them."""
@@ -455,7 +469,7 @@ def prepare_run(
     # The model is tried on two samples: what does not fit would otherwise fail in the middle of the first round.
     context = example_context(plan, population)
     networks = given_networks(model)
-    _check_networks(networks, plan, start=start, options=options, federated=federated)
+    _check_networks(networks, plan, start=start, protocols=options.protocols)
     made_models = {}
     texts = {}
     started = None
@@ -473,6 +487,8 @@ def prepare_run(
         made_models = common_start(method_of(plan), made_models)
     made, *_ = made_models.values()
     model_text, *_ = texts.values()
+    if networks is not None:
+        model_text = str(networks)
     _check_transform(options, population)
 
     # The configuration stays on the CPU; each process that trains moves it to its own device (`RunConfig.here`).
@@ -480,6 +496,17 @@ def prepare_run(
     work = (work or Work()).over(options.rounds)
     for one in made_models.values():
         check_loss(work, one, population, context)
+
+    groups = None
+    if networks is not None:
+        # a site of a federation does not know how many samples the others have
+        may_train = np.full(len(population), federated > 0) | (population.sizes > 0)
+        groups = networks.clients(
+            population,
+            may_train=may_train,
+            devices=options.device_model,
+            seed=options.seed,
+        )
 
     named = {m.name: m.of(population.task, population.classes) for m in options.chosen_metrics}
     recording = Recording.of(record)
@@ -492,7 +519,7 @@ def prepare_run(
         work=work,
         options=options,
         model_name=model if isinstance(model, str) else model_text,
-        model_text=model_text if networks is None else str(networks),
+        model_text=model_text,
         test=_tensors("test", test, population),
         proxy=_tensors("proxy", proxy, population),
         metrics=named | own_metrics(metrics),
@@ -500,7 +527,7 @@ def prepare_run(
         start=started,
         recording=recording,
         federated=federated,
-        groups=None if networks is None else networks.clients(population, options.seed),
+        groups=groups,
         models=None if networks is None else made_models,
     )
     _check_rules(run_config)
@@ -523,10 +550,9 @@ def _check_networks(
     plan: Plan,
     *,
     start: str | Path | None,
-    options: RunOptions,
-    federated: int,
+    protocols: Sequence[str],
 ) -> None:
-    """Raise `UnalikeError` for what clients of unlike networks cannot do yet."""
+    """Raise `UnalikeError` for what clients of unlike networks cannot do."""
     if networks is None:
         return
     found = ""
@@ -534,16 +560,12 @@ def _check_networks(
         found = f"{plan!r}, a plan with stages of its own"
     elif start is not None:
         found = "start, the weights of one network"
-    elif federated:
-        found = "a federation, whose sites train one network"
-    elif parse_one(options.executor).name == "distributed":
-        found = f"executor={options.executor!r}"
-    elif "server" in options.protocols:
+    elif "server" in protocols:
         found = "the protocol 'server', which evaluates one model of all clients"
     if found:
         raise UnalikeError(
-            f"found the networks {', '.join(networks.models)} beside {found}; expected a method in a simulation by one process: "
-            "leave it out, or give one model"
+            f"found the networks {', '.join(networks.models)} beside {found}; expected a method alone: leave it out, or give one "
+            "model"
         )
 
 

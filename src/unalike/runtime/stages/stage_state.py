@@ -11,6 +11,7 @@ import torch
 from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import Availability, NoDevices, Turn, WorkOf
 from unalike.core import tree
+from unalike.core.model import Model
 from unalike.core.options import cohort_size
 from unalike.core.types import Context, Tree
 from unalike.core.views import Cohort, Members, ServerState, StageSettings
@@ -300,6 +301,12 @@ class StageState:
         if len(self.groups) == 1:
             return next(iter(self.groups))
         return self.group_of(client)
+
+    def network(self, client: int) -> Model:
+        """The network of a client: that of the stage, unless networks differ."""
+        if self.stage.models is None:
+            return self.settings.model
+        return self.group(client).model
 
     def group(self, client: int) -> ModelGroup:
         """The group whose model a client is tested with. Raises `UnalikeError` where it has none."""
