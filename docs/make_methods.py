@@ -143,7 +143,7 @@ FAMILIES = {
         "[Slow, unequal and absent clients](../how_to/slow_clients.md#who-is-asked) helps to choose.",
         (
             *("uniform_cohort", "poisson_cohort", "cohort_by_size", "cohort_by_cluster"),
-            *("round_robin", "named_clients", "power_of_choice", "oort"),
+            *("round_robin", "named_clients", "power_of_choice", "oort", "pyramidfl", "favor"),
         ),
     ),
     "messages": Family(

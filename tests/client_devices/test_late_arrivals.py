@@ -48,7 +48,8 @@ def test_queue_by_hand():
 
     def work(name, ids):
         samples = np.array([3.0, 5.0, 9.0])[list(ids)]
-        return RoundWork(samples, samples, bytes_down=0, bytes_up=0)
+        all_steps = np.ones(len(ids))
+        return RoundWork(samples, samples, all_steps, bytes_down=0, bytes_up=0)
 
     moments, heard, ages = [], [], []
     for number in range(5):

@@ -9,12 +9,14 @@ import torch
 import unalike as ua
 from unalike.methods.method import Method
 from unalike.methods.parts.cluster_sampler import CohortByCluster
+from unalike.methods.parts.learned_sampler import Favor, descended, moved, principal_directions
 from unalike.methods.parts.samplers import CohortBySize, UniformCohort
-from unalike.methods.parts.utility_samplers import Oort, PowerOfChoice
+from unalike.methods.parts.utility_samplers import Oort, PowerOfChoice, PyramidFL
 from unalike.methods.sampler import Candidates, CohortOutcome
 
 SIZES = np.array([10, 20, 30, 40])
 DRAWS = 4000
+DEVICES = "lognormal(sigma=1) + drop_out(rate=0.2)"
 
 
 def candidates(round=0, size=2, sizes=SIZES, ids=None):
@@ -26,7 +28,8 @@ def candidates(round=0, size=2, sizes=SIZES, ids=None):
 def outcome(losses, round=0, sizes=SIZES, seconds=np.nan, ids=None):
     ids = np.arange(len(losses)) if ids is None else np.array(ids, int)
     seconds = np.zeros(len(ids)) + seconds
-    return CohortOutcome(round, ids, ids, sizes[ids], np.array(losses, float), seconds, {})
+    shares = np.ones(len(ids))
+    return CohortOutcome(round, ids, ids, sizes[ids], np.array(losses, float), seconds, shares, {})
 
 
 def chances(sampler, state, **given):
@@ -193,15 +196,15 @@ def test_record_says_who_was_chosen_and_why(clients):
 
 
 def test_resumed_run_asks_the_same_clients(clients, tmp_path):
-    method = "fedavg + oort(window=2)"
-    devices = "lognormal(sigma=1) + drop_out(rate=0.2)"
-    whole = run(method, clients, rounds=8, devices=devices)
-    run(
-        method, clients, rounds=8, devices=devices, out=tmp_path, stop=lambda row: row["round"] == 5
-    )
-    resumed = run(method, clients, rounds=8, devices=devices, out=tmp_path)
-    assert asked(resumed.history) == asked(whole.history)
-    assert resumed.history.clients["chosen"].equals(whole.history.clients["chosen"])
+    for method in ("fedavg + oort(window=2)", "fedavg + pyramidfl", "fedavg + favor(memory=3)"):
+        options = {"rounds": 8, "devices": DEVICES, "seed": 1}
+        folder = tmp_path / method
+        whole = run(method, clients, **options)
+        run(method, clients, **options, out=folder, stop=lambda row: row["round"] == 5)
+        resumed = run(method, clients, **options, out=folder)
+        assert asked(resumed.history) == asked(whole.history)
+        assert resumed.history.clients["chosen"].equals(whole.history.clients["chosen"])
+        assert resumed.history.last["loss"] == whole.history.last["loss"]
 
 
 def test_what_a_sampler_cannot_do_is_refused(clients):
@@ -211,13 +214,140 @@ def test_what_a_sampler_cannot_do_is_refused(clients):
         run("round_robin", clients, sampling="poisson")
     with pytest.raises(ua.UnalikeError, match="found no client 'ward'; expected one of 6 names"):
         run("named_clients(clients=('ward',))", clients)
+    for options in ({"devices": "first(updates=1)"}, {"executor": "distributed(workers=2)"}):
+        with pytest.raises(ua.UnalikeError, match="pyramidfl says how many steps"):
+            run("fedavg + pyramidfl", clients, **options)
+    with pytest.raises(ua.UnalikeError, match="pyramidfl is a choice of local steps by client"):
+        Method.parse("fedavg + pyramidfl").check_real()
 
 
 def test_choice_by_losses_is_refused_beside_privacy(clients):
     for privacy in ("client_dp(noise_multiplier=1)", "dp_sgd(noise_multiplier=1)"):
         with pytest.raises(ua.UnalikeError, match="power_of_choice asks clients by their losses"):
             run(f"{privacy} + power_of_choice", clients)
+    with pytest.raises(ua.UnalikeError, match="favor asks clients by their models and losses"):
+        run("dp_sgd(noise_multiplier=1) + favor", clients)
     with pytest.raises(ua.UnalikeError, match="round_robin asks clients by their turn"):
         run("client_dp(noise_multiplier=1) + round_robin", clients)
     # each sample is protected by itself, whoever is asked
     assert len(run("dp_sgd(noise_multiplier=1) + round_robin", clients, rounds=1).history) == 2
+
+
+def test_pyramidfl_gives_those_that_would_wait_more_steps():
+    sampler = PyramidFL(least_share=0.2)
+    # in the last round the second client made half of its steps: all of them take it 2 s
+    told = outcome([1.0] * 4, seconds=[8, 1, 2, 4])._replace(shares=np.array([1, 0.5, 1, 1]))
+    state = sampler.observe(told, sampler.choice_init(5))
+    # with a share of 0.2 they take 1.6, 0.4, 0.4 and 0.8 s: the others have time for 4, 4 and 2 times as much
+    assert sampler.shares_of_steps([0, 1, 2, 3], state) == pytest.approx(
+        {0: 0.2, 1: 0.8, 2: 0.8, 3: 0.4}
+    )
+    halfway = PyramidFL(least_share=0.2, beta=0.5).shares_of_steps([0, 1, 4], state)
+    assert halfway == pytest.approx({0: 0.2, 1: 0.5, 4: 0.2})
+    # limit cases: nobody waits, nobody is known, all steps
+    assert sampler.shares_of_steps([1, 2], state) == pytest.approx({1: 0.2, 2: 0.2})
+    assert sampler.shares_of_steps([4], state) == {}
+    assert {*PyramidFL(least_share=1).shares_of_steps([0, 1], state).values()} == {1.0}
+
+
+def test_pyramidfl_chooses_as_oort_and_is_biased_towards_many_steps(clients):
+    whole = run("fedavg + pyramidfl(least_share=1)", clients, devices=DEVICES).history
+    of_oort = run("fedavg + oort", clients, devices=DEVICES).history
+    assert asked(whole) == asked(of_oort)
+    assert whole.rounds["train_loss"].equals(of_oort.rounds["train_loss"])
+    # the mean share of the steps by client, over rounds in which all are asked
+    sampler = PyramidFL(exploration=0, least_exploration=0)
+    told = outcome([1.0] * 4, seconds=[8, 4, 2, 1])
+    choice = sampler.choose(candidates(1, size=4), sampler.observe(told, sampler.choice_init(4)))
+    assert choice.shares_of([0, 1, 2, 3]) == pytest.approx([0.2, 0.4, 0.8, 1.0])
+
+
+def test_pyramidfl_fills_the_time_until_the_slowest_is_done(clients):
+    # sending takes no time, so that seconds are those of training
+    devices = "pace(samples_per_second=10, mbit_down=1e6, mbit_up=1e6) + two_speed(slow=0.5)"
+    work = ua.Work(steps=20, batch_size=4, lr=0.1)
+    part = "pyramidfl(exploration=0, least_exploration=0)"
+    found = run(part, clients, devices=devices, work=work, participation=1.0, rounds=3)
+    turns = found.history.timeline
+    seconds = (turns["ended"] - turns["begun"]).to_numpy().reshape(3, 6)
+    # all make 20 steps of 4 samples: 8 s, or 80 s where slow; then 4 steps where slow, and as many as fit elsewhere
+    assert seconds[0] == pytest.approx(np.where(seconds[0] > 40, 80, 8))
+    assert seconds[1] == pytest.approx(np.where(seconds[0] > 40, 16, 8))
+    assert seconds[2] == pytest.approx(seconds[1])
+    # the same updates by every executor
+    loop = run(
+        part,
+        clients,
+        devices=devices,
+        work=work,
+        participation=1.0,
+        rounds=3,
+        executor="loop",
+    )
+    assert loop.history.last["loss"] == pytest.approx(found.history.last["loss"], rel=1e-4)
+
+
+def test_favor_compresses_updates_to_their_principal_components():
+    # deviations from the mean (2, 1): along (1, 0) with 2, -2, 0, 0, and along (0, 1) with 0, 0, 1, -1
+    updates = torch.tensor([[4.0, 1.0], [0.0, 1.0], [2.0, 2.0], [2.0, 0.0]])
+    found = principal_directions(updates, 3)
+    # divided by the root of the mean square along the first one, sqrt(8 / 4)
+    expected = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]) / 2**0.5
+    torch.testing.assert_close(found, expected)
+    assert len(principal_directions(updates[:1], 3)) == 0
+    assert len(principal_directions(torch.ones(3, 2), 3)) == 0
+    # clients stand where their update leads from the server, which moves by the mean
+    models = moved(torch.ones(3, 2), torch.tensor([1]), torch.tensor([[2.0, 0.0]]), torch.ones(1))
+    assert models.tolist() == [[1, 1], [3, 1], [3, 1]]
+
+
+def test_favor_returns_by_hand():
+    sampler = Favor(components=1, hidden=1, target=0.9, discount=0.5)
+    losses = torch.tensor([0.1, 0.3, torch.nan])
+    reward = sampler.reward(losses, torch.tensor([30.0, 10.0, 0.0]))
+    assert float(reward) == pytest.approx(64 ** (np.exp(-0.15) - 0.9) - 1)
+    # Q = output * relu(server's model) + bias; Q prefers the second client, of which Q' says 2 * 3 + 1
+    network = {
+        "hidden": torch.tensor([[0.0, 0.0, 1.0]]),
+        "hidden_bias": torch.zeros(1),
+        "output": torch.tensor([[1.0], [2.0]]),
+        "output_bias": torch.zeros(2),
+    }
+    copy = network | {"output_bias": torch.tensor([9.0, 1.0])}
+    after = torch.tensor([[[0.0], [0.0], [3.0]]])
+    returns = sampler.returns(
+        network, copy, {"memory/after": after, "memory/reward": torch.ones(1)}
+    )
+    assert returns.tolist() == [1 + 0.5 * 7]
+    # one step for the second client alone, whose Q of 6 is 2.5 too large: the Huber loss has the slope 1
+    stepped = descended(network, after, torch.tensor([[0.0, 1.0]]), returns, lr=0.1)
+    assert stepped["output_bias"].tolist() == pytest.approx([0, -0.1])
+    assert stepped["output"].flatten().tolist() == pytest.approx([1, 2 - 0.3])
+
+
+def favor_after_rounds(sampler, rounds):
+    """Its state after rounds that end with small losses where the last client takes part, and with large ones where not."""
+    state = sampler.choice_init(4)
+    for r in range(rounds):
+        ids = sampler.choose(candidates(r), state).clients
+        losses = [0.1 if 3 in ids else 2.0] * len(ids)
+        # updates differ in the first round, so that there are directions; then all models stay where they are
+        updates = torch.eye(4)[ids] * (r == 0)
+        told = outcome(losses, round=r, ids=ids)._replace(updates={"w": updates})
+        state = sampler.observe(told, state)
+    return state
+
+
+def test_favor_asks_all_first_then_by_chance_and_learns_who_lowers_the_loss():
+    by_chance = Favor(components=2, exploration=1, least_exploration=1, lr=0.05, updates=20)
+    first = by_chance.choose(candidates(0), by_chance.choice_init(4))
+    assert [*first.clients] == [0, 1, 2, 3] and {*first.reasons.values()} == {"first round"}
+    state = favor_after_rounds(by_chance, rounds=40)
+    assert len(state["memory/reward"]) == by_chance.memory < 39
+    # without a choice of the network it is the usual draw, which is not biased
+    assert chances(by_chance, state) == pytest.approx(np.full(4, 0.5), abs=0.03)
+    # biased: the network always asks the same clients, and among them the one that it values most
+    by_value = Favor(components=2, exploration=0, least_exploration=0)
+    choices = [by_value.choose(candidates(r), state) for r in range(20)]
+    assert all(choice == choices[0] for choice in choices)
+    assert 3 in choices[0].clients and choices[0].reasons[3].startswith("value ")

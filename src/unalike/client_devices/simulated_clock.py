@@ -30,13 +30,15 @@ FOLLOWED_CLIENTS = 1_000
 
 
 class RoundWork(NamedTuple):
-    """The work of the clients of a group in a round, if they make all their steps.
+    """The work of the clients of a group in a round.
 
-    `steps` [K], the training `samples` in them [K], and the bytes that each client gets and sends.
+    All their `steps` [K], the training `samples` in them [K], the `shares` of them that the server asks for [K], and the bytes
+    that each client gets and sends.
     """
 
     steps: np.ndarray
     samples: np.ndarray
+    shares: np.ndarray
     bytes_down: int
     bytes_up: int
 
@@ -46,8 +48,8 @@ WorkOf = Callable[[str, Sequence[int]], RoundWork]
 
 
 ShareOfWork = Callable[[Sequence[int], int], np.ndarray]
-"""Clients [K] and a round -> the share of its local steps that each of them makes, [K]. It depends on the client and the round
-alone, so that it is the same in every chunk and process."""
+"""Clients [K] and a round -> the share of its local steps that each of them makes, [K]. It depends on the client, the round and
+what the server asks of the cohort alone, so that it is the same in every chunk, and without the latter in every process."""
 
 
 class Asked(Protocol):
@@ -109,6 +111,10 @@ class Availability(Protocol):
     def under_way(self) -> Sequence[Asked]:
         """The clients that were asked and have not answered yet."""
 
+    @property
+    def changes_work(self) -> bool:
+        """Whether devices may make fewer steps than they are asked for."""
+
     def late_updates_count(self, awaited: float) -> bool:
         """Whether updates may count in a later round than they were asked for, where a server awaits so many."""
 
@@ -128,8 +134,8 @@ class Availability(Protocol):
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """Go on from these values."""
 
-    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
-        """The share of their local steps that clients of a group make; None where all make all."""
+    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork:
+        """The share of their local steps that clients of a group make."""
 
 
 class Devices(Availability, Protocol):
@@ -162,6 +168,7 @@ class NoDevices:
     under_way: ClassVar[Sequence[UnderWay]] = ()
     columns: ClassVar[dict[str, float]] = {}
     checkpoint: ClassVar[dict[str, Any]] = {}
+    changes_work: ClassVar[bool] = False
 
     def late_updates_count(self, awaited: float) -> bool:
         return False
@@ -195,8 +202,11 @@ class NoDevices:
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """There is nothing to go on from."""
 
-    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
-        return None
+    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork:
+        def share_of_work(clients: Sequence[int], round: int) -> np.ndarray:
+            return work_of(name, clients).shares
+
+        return share_of_work
 
 
 class SimulatedDevices:
@@ -229,6 +239,10 @@ class SimulatedDevices:
     @cached_property
     def _presence(self) -> Presence | None:
         return self._model.presence(self._clients, self._seed)
+
+    @property
+    def changes_work(self) -> bool:
+        return self._model.changes_work
 
     def late_updates_count(self, awaited: float) -> bool:
         return self._awaited(awaited) < math.inf and not self._model.drops_late
@@ -353,10 +367,7 @@ class SimulatedDevices:
             return has_no_step
         return seconds > self._model.deadline
 
-    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
-        if not self._model.changes_work:
-            return None
-
+    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork:
         def share_of_work(clients: Sequence[int], round: int) -> np.ndarray:
             return self.shares_of_steps(round, clients, work_of(name, clients))
 
@@ -365,7 +376,7 @@ class SimulatedDevices:
     def shares_of_steps(self, round: int, clients: Sequence[int], work: RoundWork) -> np.ndarray:
         """The share of its local steps that each of the clients makes [K], whoever else is asked."""
         ids = client_numbers(clients)
-        shares = self._model.shares_of_steps(ids, self._seed, round)
+        shares = np.minimum(work.shares, self._model.shares_of_steps(ids, self._seed, round))
         # whoever makes fewer steps makes one at least
         shares = np.maximum(shares, 1 / work.steps)
         if self._model.stops_at_deadline:

@@ -56,10 +56,24 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Choice:
-    """The clients of a cohort, in ascending order, and why each one was chosen; no reasons where all have the same chance."""
+    """The clients of a cohort.
+
+    Attributes:
+        clients: Their numbers, in ascending order.
+        reasons: Client -> why it was chosen; empty where all have the same chance.
+        shares: Client -> the share of its local steps that it is asked to make, in (0, 1], from a sampler with `sets_work`. A
+            client that is missing makes all.
+    """
 
     clients: Sequence[int]
     reasons: Mapping[int, str] = field(default_factory=dict)
+    shares: Mapping[int, float] = field(default_factory=dict)
+
+    def shares_of(self, clients: Sequence[int]) -> np.ndarray:
+        """The shares of their local steps that these clients are asked to make, [K]."""
+        if not self.shares:
+            return np.ones(len(clients))
+        return np.array([self.shares.get(client, 1.0) for client in clients])
 
 
 class CohortOutcome(NamedTuple):
@@ -72,6 +86,7 @@ class CohortOutcome(NamedTuple):
         sizes: Their training samples [K].
         losses: Their mean training losses over the local steps [K].
         seconds: The time from the request to the update of each, [K]; NaN where nothing measures it.
+        shares: The shares of their local steps that they were asked to make [K].
         updates: Their updates as they were sent, [K, ...] each, for a sampler with `needs = "updates"`; else empty.
     """
 
@@ -81,6 +96,7 @@ class CohortOutcome(NamedTuple):
     sizes: np.ndarray
     losses: np.ndarray
     seconds: np.ndarray
+    shares: np.ndarray
     updates: Tree
 
 
@@ -106,6 +122,12 @@ class Sampler(Part):
     """`observe` reads the losses of single clients: privacy and secure aggregation, which hide them, refuse it.
 
     Without it: it is accepted, and reads numbers without meaning there.
+    """
+
+    sets_work: ClassVar[bool] = False
+    """`choose` says which share of its local steps each client makes; several processes and late updates refuse it.
+
+    Without it: `Choice.shares` is not read, and clients make all steps.
     """
 
     def choice_init(self, clients: int) -> Tree:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
+from unalike._utils.validated import validated
 from unalike.core.types import Tree
 from unalike.methods.part import part
 from unalike.methods.sampler import Candidates, Choice, CohortOutcome, Sampler
@@ -16,7 +17,7 @@ LOSS = "loss"
 TURN = "turn"
 """State [N]: the number of a client's last round, counted from 1; 0 before its first one."""
 SECONDS = "seconds"
-"""State [N]: the seconds of a client's last round; NaN where they are not known."""
+"""State [N]: the seconds of a client's last round over its share of the local steps; NaN where they are not known."""
 GAINS = "gains"
 """State [2]: the statistical utility of all cohorts in the window of rounds before, and in the current one."""
 PACE = "pace"
@@ -64,26 +65,9 @@ class PowerOfChoice(Sampler):
         return {LOSS: _observed_losses(state[LOSS], outcome)}
 
 
-@part
-class Oort(Sampler):
-    """Clients by statistical x system utility, and new ones (Oort, Lai et al. 2021, algorithm 1).
-
-        U_k = n_k F_k / max_j n_j F_j + sqrt(0.1 log r / r_k),   U_k <- U_k (T / t_k)^alpha where t_k > T
-
-    n_k are samples, F_k the mean training loss of the client's last round r_k (0 for a negative one), r the current round, t_k its
-    seconds. A share max(least_exploration, exploration * decay^r) of the cohort are clients of which no update has come, the others
-    are drawn by U_k among those with at least `cutoff` times the utility of the last that would fit. The pacer: T is a quantile of
-    the known t_k, 0.3 at first; it rises by 0.05 after `window` rounds whose cohorts had less statistical utility than those of the
-    window before. Without simulated devices or a network nobody has seconds, and utility is statistical.
-
-    Biased towards clients with much loss and fast devices. exploration = least_exploration = 1 with more clients than are ever
-    asked is `uniform_cohort`; alpha = 0 ignores seconds.
-
-    Deviations: n_k F_k stands for the paper's |B| sqrt(mean of squared losses), which clients would have to send (equal where all
-    samples of a client have one loss); it is scaled by its maximum, where the authors' code uses minimum and 95th percentile; new
-    clients are drawn with equal chances, not by speed; nobody is left out after many rounds; T is a quantile, as in the authors'
-    code; of a client that is asked in vain F_k is the median of the known losses, so that it does not stay new.
-    """
+@validated
+class UtilitySampler(Sampler):
+    """Clients drawn by statistical x system utility, and new ones (Oort, Lai et al. 2021, algorithm 1); `Oort` has the formula."""
 
     exploration: Annotated[float, Field(ge=0, le=1)] = 0.9
     decay: Annotated[float, Field(gt=0, le=1)] = 0.98
@@ -135,7 +119,12 @@ class Oort(Sampler):
         reasons = dict.fromkeys(ids[explored].tolist(), "new")
         for k, utility in zip(ids[known[exploited]].tolist(), utilities[exploited].tolist()):
             reasons[k] = f"utility {utility:.3g}"
-        return Choice(sorted(reasons), reasons)
+        clients = sorted(reasons)
+        return Choice(clients, reasons, self.shares_of_steps(clients, state))
+
+    def shares_of_steps(self, clients: list[int], state: Tree) -> dict[int, float]:
+        """The share of its local steps that each client of a cohort is asked to make. Default: empty, all make all."""
+        return {}
 
     def _utilities(self, candidates: Candidates, ids: np.ndarray, state: Tree) -> np.ndarray:
         """U_k of known clients, [K]."""
@@ -174,10 +163,72 @@ class Oort(Sampler):
         return {
             LOSS: losses,
             TURN: _updated(state[TURN], known, turns),
-            SECONDS: _updated(state[SECONDS], outcome.ids, outcome.seconds),
+            SECONDS: _updated(state[SECONDS], outcome.ids, outcome.seconds / outcome.shares),
             GAINS: torch.tensor([before, current]),
             PACE: pace,
         }
+
+
+@part
+class Oort(UtilitySampler):
+    """Clients by statistical x system utility, and new ones (Oort, Lai et al. 2021, algorithm 1).
+
+        U_k = n_k F_k / max_j n_j F_j + sqrt(0.1 log r / r_k),   U_k <- U_k (T / t_k)^alpha where t_k > T
+
+    n_k are samples, F_k the mean training loss of the client's last round r_k (0 for a negative one), r the current round, t_k its
+    seconds. A share max(least_exploration, exploration * decay^r) of the cohort are clients of which no update has come, the others
+    are drawn by U_k among those with at least `cutoff` times the utility of the last that would fit. The pacer: T is a quantile of
+    the known t_k, 0.3 at first; it rises by 0.05 after `window` rounds whose cohorts had less statistical utility than those of the
+    window before. Without simulated devices or a network nobody has seconds, and utility is statistical.
+
+    Biased towards clients with much loss and fast devices. exploration = least_exploration = 1 with more clients than are ever
+    asked is `uniform_cohort`; alpha = 0 ignores seconds.
+
+    Deviations: n_k F_k stands for the paper's |B| sqrt(mean of squared losses), which clients would have to send (equal where all
+    samples of a client have one loss); it is scaled by its maximum, where the authors' code uses minimum and 95th percentile; new
+    clients are drawn with equal chances, not by speed; nobody is left out after many rounds; T is a quantile, as in the authors'
+    code; of a client that is asked in vain F_k is the median of the known losses, so that it does not stay new.
+    """
+
+
+@part
+class PyramidFL(UtilitySampler):
+    """Clients as in Oort, of which those that would wait for the slowest make more local steps (PyramidFL, Li et al. 2022).
+
+    Between clients: U_k of `oort`. Within the cohort S, with t_k the seconds in which client k makes the share b = `least_share` of
+    its local steps, it is asked for the share
+
+        s_k = min(1, b (1 + beta (max_j t_j - t_k) / t_k)),   j, k in S
+
+    so that with beta = 1 all are done with the slowest one. t_k is b times the seconds of its last round over its share in that
+    round. Clients whose seconds are not known make the share b; where nobody's are, as in the first round or without simulated
+    devices, all make all steps.
+
+    Biased as `oort`, and towards clients that make many steps: `fednova` and `fedmix` correct for the latter. least_share = 1 is
+    `oort`; with beta = 0 all known clients make the share b.
+
+    Deviations: the authors' code lets fast clients make up to 11 times the usual steps; here b stands for these, and nobody makes
+    more than those of the run. All seconds count as training, so that s_k comes near its value over some rounds where sending takes
+    long. The code also leaves 10 % to 60 % of the parameters out of uploads, the more the smaller a client's update is among those
+    of the cohort; here uploads are those of the method.
+    """
+
+    least_share: Annotated[float, Field(gt=0, le=1), LinearRange(0.1, 1)] = 0.2
+    beta: Annotated[float, Field(ge=0, le=1), LinearRange(0, 1)] = 1.0
+
+    name: ClassVar[str] = "pyramidfl"
+    sets_work: ClassVar[bool] = True
+    simulated_only: ClassVar[str] = "a choice of local steps by client"
+
+    def shares_of_steps(self, clients: list[int], state: Tree) -> dict[int, float]:
+        seconds = self.least_share * state[SECONDS].numpy(force=True)[clients]
+        if np.isnan(seconds).all():
+            return {}
+        # a client without known seconds must not make the others wait for it
+        seconds = np.where(np.isnan(seconds), np.nanmax(seconds), seconds)
+        slack = (seconds.max() - seconds) / seconds
+        shares = np.minimum(1, self.least_share * (1 + self.beta * slack))
+        return dict(zip(clients, shares.tolist()))
 
 
 def drawn_by(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

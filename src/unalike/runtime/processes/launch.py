@@ -174,6 +174,8 @@ def _pool_to_share(run_config: RunConfig) -> tuple[ClientPool, int] | None:
     )
     if stays_alone or not isinstance(stage, Stage) or stage.pooled or not stage.trained:
         return None
+    if stage.method.sampler is not None and stage.method.sampler.sets_work:
+        return None
     settings = replace(
         run_config.settings,
         model=stage.model or run_config.model,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import Devices
 from unalike.core.views import StageSettings
 from unalike.data.population import Population
@@ -95,6 +96,12 @@ class ProcessStage(LocalStage):
         devices: Devices,
         worker_pool: WorkerPool,
     ):
+        sampler = stage.method.sampler
+        if sampler is not None and sampler.sets_work:
+            raise UnalikeError(
+                f"{sampler.name} says how many steps each client makes: found several processes, expected one: "
+                "executor='batched' or 'loop'"
+            )
         self.worker_pool = worker_pool
         super().__init__(run_config, stage, index, folder, clock, devices)
 

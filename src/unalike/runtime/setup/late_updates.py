@@ -27,6 +27,9 @@ def _reasons(stage: Stage, keeps_updates: bool) -> Iterator[str]:
         )
     if stage.method.mixes_models and not stage.method.needs_sums_only:
         yield "models are mixed in as they arrive, while one of its parts looks at more than their sum"
+    sampler = stage.method.sampler
+    if sampler is not None and sampler.sets_work:
+        yield f"{sampler.name} says how many steps a client makes for the round that asks it"
     for part in stage.method.parts:
         if part.releases_once:
             yield f"the accounting of {part.name} knows of a random draw alone, not of updates that arrive first"

@@ -217,6 +217,7 @@ class LocalStage:
         return RoundWork(
             steps=np.array([pool.steps(size) for size in sizes.tolist()]),
             samples=trained_samples(pool.method, pool.settings.work, sizes),
+            shares=self.state.choice.shares_of(ids),
             bytes_down=sent["down"],
             bytes_up=sent["up"] + sent["update"],
         )

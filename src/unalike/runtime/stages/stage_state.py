@@ -143,7 +143,8 @@ class StageState:
         self.groups: dict[str, ModelGroup] = {}
         for i, (name, ids) in enumerate(self.all_members.items()):
             share_of_work = None
-            if round_work is not None:
+            sampler_sets_work = self.sampler.sets_work and not stage.pooled
+            if round_work is not None and (self.devices.changes_work or sampler_sets_work):
                 share_of_work = self.devices.share_of_work(name, round_work)
             # a group may have a network of its own; whoever needs a model asks its group
             settings = stage.group_settings(self.settings, i, name)
@@ -243,6 +244,7 @@ class StageState:
             sizes=np.concatenate([*sizes, np.zeros(0)]),
             losses=np.concatenate([*losses, np.zeros(0)]),
             seconds=np.array(seconds),
+            shares=self.choice.shares_of(result.trained),
             updates=self._updates_of(result) if self._sampler_reads_updates else {},
         )
         self.sampler_state = self.sampler.observe(outcome, self.sampler_state)
