@@ -18,9 +18,12 @@ def page() -> str:
     """The text of the page: a section for each list, with a table for each of its registries."""
     lines = [INTRO]
     for kind in LISTS:
+        tables = registries(kind)
         lines += ["", f"## {kind.capitalize()}"]
-        for title, registry in registries(kind).items():
-            lines += ["", f"*{title}*", "", HEAD]
+        for title, registry in tables.items():
+            if len(tables) > 1:
+                lines += ["", f"*{title}*"]
+            lines += ["", HEAD]
             for name in registry:
                 lines.append(f"| `{registry.usage(name)}` | {escaped(registry.summary(name))} |")
     return "\n".join([*lines, ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import re
@@ -11,6 +12,8 @@ import typer
 
 import unalike as ua
 from unalike.cli import app
+from unalike.cli.lists import LISTS
+from unalike.cli.names import registries
 from unalike.core import types, views
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -61,3 +64,13 @@ def test_page_of_the_command_line_has_every_command_and_option():
             for option in parameter.opts
             if option not in page
         ] == []
+
+
+def test_page_of_all_names_has_every_name_of_every_list(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    page = importlib.import_module("site_catalogue").page()
+    for kind in LISTS:
+        assert f"## {kind.capitalize()}\n" in page
+        for registry in registries(kind).values():
+            missing = [name for name in registry if f"| `{registry.usage(name)}` | " not in page]
+            assert missing == []
