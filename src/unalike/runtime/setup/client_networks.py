@@ -32,7 +32,7 @@ rules = Registry("rule of networks", home="unalike.runtime.setup.client_networks
 
 @dataclass(frozen=True)
 class RuleInputs:
-    """What a rule knows: the clients of a run, their devices if it simulates some, its seed, and how many networks there are."""
+    """The inputs of a rule: the clients of a run, its simulated devices if it has some, its seed, and the number of networks."""
 
     population: Population
     devices: DeviceModel | None
