@@ -22,7 +22,7 @@ VARIANTS = [
     "fedpac(scored='combined')",
     "ifca(clusters=2, method='ditto')",
 ]
-NAMES = [n for n in PLANS if n not in SITES_ONLY | FIRST_COUNT]
+NAMES = [n for n in PLANS if n not in SITES_ONLY and n not in FIRST_COUNT]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *VARIANTS])

@@ -23,10 +23,11 @@ from unalike.federation.coordinator import sites_under_way
 from unalike.federation.coordinator.terms_check import check_terms_run
 
 
-def test_rounds_that_await_all_sites_have_the_bits_of_synchronous_rounds(tmp_path):
-    all_of_them = slow_federation(tmp_path / "a", "fedbuff(buffer=3, weighted=True)", rounds=3)
-    synchronous = slow_federation(tmp_path / "b", "fedavg", rounds=3)
-    found, expected = all_of_them.run(), synchronous.run()
+def test_rounds_that_await_all_that_they_ask_have_the_bits_of_synchronous_rounds(tmp_path):
+    terms = {"rounds": 3, "participation": 2}
+    awaiting = slow_federation(tmp_path / "a", "fedbuff(buffer=2, weighted=True)", **terms)
+    synchronous = slow_federation(tmp_path / "b", "fedavg", **terms)
+    found, expected = awaiting.run(), synchronous.run()
     assert_equal_bits(states(found), states(expected))
     columns = ["accuracy", "loss", "train_loss", "participants"]
     assert found.history.rounds[columns].equals(expected.history.rounds[columns])

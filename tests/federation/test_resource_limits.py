@@ -766,12 +766,12 @@ def test_mailbox_noisy_site_makes_limited_events():
         lambda kind, **facts: events.append(facts["client"]),
     )
     for place in ((1, 0), (1, 1)):
-        post.begin(place)
+        post.begin(place, {})
         events.clear()
         for i in range(5 * MAX_REPORTS):
             transport.inject("site0", b"nonsense %d" % i)
         transport.inject("site1", b"nonsense")
-        assert list(post.receive(0.0)) == []
+        assert list(post.receive(0.0, lambda site: True)) == []
         assert sorted(events) == ["site0"] * MAX_REPORTS + ["site1"]
     transport.offline.add("site0")
     for i in range(5 * REMEMBERED_REQUESTS):

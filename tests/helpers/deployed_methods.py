@@ -19,7 +19,7 @@ SITES_ONLY = {
 }
 """Methods that cannot run while data stay on the sites, and words of the refusal."""
 FEW = ((20, 8), (12, 6))
-FIRST_COUNT = {name for name, m in METHODS.items() if m.updates_awaited < len(FEW)}
+FIRST_COUNT = [name for name, m in METHODS.items() if m.updates_awaited < len(FEW)]
 """Methods whose rounds end with the first updates: tests of late updates compare these with a simulation, arrival by arrival."""
 SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3), (16, 6))
 

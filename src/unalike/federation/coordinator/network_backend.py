@@ -362,10 +362,11 @@ class NetworkStage:
         """One message to each site: it evaluates the current models, and the clients `train` train them."""
         started = self.clock()
         protocols = self._protocols() if evaluate else ()
-        exchange = self._run_exchange(set(train), protocols)
-        updates = None
         # without an evaluation, nobody asked means that the server waits for clients under way
-        if train or not evaluate:
+        trains = bool(train) or not evaluate
+        exchange = self._run_exchange(set(train), protocols, trains)
+        updates = None
+        if trains:
             updates = self._updates(exchange, seconds=self.clock() - started)
         if not evaluate:
             return Replies(updates=updates)
@@ -658,8 +659,13 @@ class NetworkStage:
 
     # the exchange ---------------------------------------------------------------------------------------------------
 
-    def _run_exchange(self, cohort: set[int], protocols: tuple[str, ...]) -> Exchange[SiteReply]:
-        """Ask the clients of the cohort to train, and all to evaluate under these protocols."""
+    def _run_exchange(
+        self, cohort: set[int], protocols: tuple[str, ...], trains: bool
+    ) -> Exchange[SiteReply]:
+        """Ask the clients of the cohort to train, and all to evaluate under these protocols.
+
+        `trains`: updates count that come now, also those of sites under way.
+        """
         state, mailbox = self.state, self.mailbox
         federation = mailbox.federation
         mailbox.number = self._rounds_before + state.done + (not state.last_done)
@@ -668,7 +674,6 @@ class NetworkStage:
         left_out = self._left_out.get(state.place, ())
         cohort = {client for client in cohort if federation.sites[client].name not in left_out}
         under_way = self._places_under_way(left_out)
-        trains = bool(cohort) or not protocols
 
         # One message asks a site for both, training and evaluation; many sites only evaluate. One without test samples is
         # asked, too: it keeps the model that it is sent, and its own. A site without any has not been admitted to the run.
@@ -704,13 +709,12 @@ class NetworkStage:
                 sites[client] = federation.sites[client].name
 
         masked_cohort = masked_sum.cohort if masked_sum is not None else ()
-        # A round counts the updates of sites under way as those of its cohort, and waits for as many as the method awaits.
+        # A round counts updates of sites under way as it does those of its cohort, and ends with as many as the method awaits.
         awaited = inf
-        if trains and under_way:
+        if trains and state.updates_may_be_late:
+            awaited = state.method.updates_awaited
             cohort = cohort | self._sites.rounds.keys()
             sites |= {mailbox.client_of[site]: site for site in under_way}
-        if trains:
-            awaited = state.method.updates_awaited
         requests = self._requests(contents, cohort, masked_cohort, model)
         answers_needed = None
         if cohort:

@@ -85,9 +85,8 @@ class SitesUnderWay:
         return {UNDER_WAY: [*self.under_way], AGES: self._ages}
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
-        # checkpoints of earlier versions have neither
-        self._round_of = dict(checkpoint.get(UNDER_WAY, []))
-        self._ages = checkpoint.get(AGES)
+        self._round_of = dict(checkpoint[UNDER_WAY])
+        self._ages = checkpoint[AGES]
 
 
 def check_late_updates(stage: Stage, run_config: RunConfig, federation: Federation) -> None:

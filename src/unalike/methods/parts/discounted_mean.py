@@ -34,7 +34,7 @@ class DiscountedMean(ArrivedFirst):
 
     v_k is the model that client k was sent, a_k the rounds of the server since then. The discounts are not normalized: old updates
     make a short step. Where the server awaits all clients of a round, ages are 0, and with server_lr = 1 it is FedAvg; so it is
-    without simulated devices, where no update is late. Float buffers are the plain mean of the clients'.
+    in a simulation without devices, where no update is late. Float buffers are the plain mean of the clients'.
 
     A client that has answered is asked again after the server's step, not at once: with equal devices the paper's clients would
     train the same model twice.
@@ -59,8 +59,8 @@ class ModelMixing(ArrivedFirst):
     """w+ = (1 - alpha) w + alpha w_k, alpha = mixing (1 + a_k)^-staleness, of each model w_k when it arrives.
 
     a_k is the number of rounds of the server since the model that client k was sent; others have moved w since then, which mixing
-    takes back in part. mixing = 1 with a single client in a round, of age 0, is FedAvg. Without simulated devices no model is late,
-    and w is mixed with the mean of the models. Float buffers are those of the client.
+    takes back in part. mixing = 1 with a single client in a round, of age 0, is FedAvg. In a simulation without devices no model is
+    late, and w is mixed with the mean of the models. Float buffers are those of the client.
 
     Source: FedAsync (Xie et al. 2019, algorithm 1).
     """
