@@ -340,8 +340,8 @@ class NetworkStage:
         asked = self.state.draw(self.state.done)
         if len(asked) < needed:
             raise UnalikeError(
-                f"{self.state.sampler.name} asks {len(asked)} of the {len(eligible)} sites with training samples; expected {needed} "
-                "or more in each round: begin a federation with another method, or with other names in it"
+                f"{self.state.sampler.name} asks {len(asked)} of the {len(eligible)} sites with training samples; expected "
+                f"{needed} or more in each round: begin a federation with another method, or with other names in it"
             )
 
     # a round --------------------------------------------------------------------------------------------------------
