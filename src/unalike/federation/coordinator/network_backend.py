@@ -486,13 +486,14 @@ class NetworkStage:
                     f"the norm of its {what} is {norms[site][what]:.4g}; it counts with {norm:.4g}"
                 )
                 self.mailbox.report("scaled down", site, why)
-        return self._without_opposing(directions, counted)
+        return self._without_opposing(counted)
 
-    def _without_opposing(
-        self, directions: UpdateDirections, norms: Mapping[str, Norms]
-    ) -> dict[str, Norms]:
-        """Scale what a site sends against the others, in the mean over the rounds, to 0. Returns the norms of what still counts."""
-        self._opposing_sites.add(directions.cosines(self._compared))
+    def _without_opposing(self, norms: Mapping[str, Norms]) -> dict[str, Norms]:
+        """Scale what a site sends against the others, in the mean over the rounds, to 0. Returns the norms of what still counts.
+
+        `norms` are those of the updates on disk, some of which were scaled down.
+        """
+        self._opposing_sites.add(self._directions(norms).cosines(self._compared))
         counted = dict(norms)
         for site in norms:
             client = self.mailbox.client_of[site]
