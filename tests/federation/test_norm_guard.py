@@ -136,6 +136,16 @@ def test_one_of_five_sites_that_flips_what_it_sends_of_scaffold_counts_no_more(t
     assert any("control_variates" in event["why"] for event in opposed)
 
 
+def test_direction_of_an_update_that_was_scaled_down_is_its_own(tmp_path):
+    """By its norm as it was sent, what is left of it would have no direction, and seem to point against all others."""
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), "scaffold", rounds=2)
+    fed.corrupt("site4", hostile(50.0, ("update/",)))
+    stage = fed.run()._runner
+    assert {event["client"] for event in fed.events("scaled down")} == {"site4"}
+    _, weight, total = stage._opposing_sites.cosines["update"]["site4"]
+    assert total / weight > 0
+
+
 def test_site_with_other_classes_opposes_nobody_in_scaffold(tmp_path):
     """Control variates take drift out, so that what it sends points like the others; with `fedavg` it points against them."""
     clients = []

@@ -97,7 +97,7 @@ def test_power_of_choice_asks_clients_first_of_which_it_knows_nothing():
 
 
 @pytest.mark.parametrize("sampler", [PowerOfChoice(), Oort()])
-def test_client_that_is_asked_in_vain_has_the_median_of_the_known_losses(sampler):
+def test_client_that_is_asked_in_vain_has_the_least_known_loss(sampler):
     nothing = outcome([], ids=[])._replace(asked=np.arange(4))
     before = sampler.observe(nothing, sampler.choice_init(4))
     assert before["loss"].tolist() == [np.inf] * 4
@@ -106,7 +106,7 @@ def test_client_that_is_asked_in_vain_has_the_median_of_the_known_losses(sampler
         state = sampler.observe(outcome(losses, ids=ids), before)
         of_three = outcome([1.0, 9.0, 2.0], round=1, ids=[0, 1, 2])._replace(asked=np.arange(4))
         after = sampler.observe(of_three, state)
-        assert after["loss"].tolist() == [1.0, 9.0, 2.0, 2.0]
+        assert after["loss"].tolist() == [1.0, 9.0, 2.0, 1.0]
         assert "turn" not in after or after["turn"].tolist() == [2] * 4
 
 

@@ -465,7 +465,7 @@ class Method(Plan):
             task.require(p.needs_of_task, asker=p.name)
 
     def check_moved(self, model: Model) -> None:
-        """Raise `UnalikeError` where the server moves a parameter that no client trains, and a part has states for those that are."""
+        """Raise `UnalikeError` where the server moves a parameter that no client trains, and a part has states for the others."""
         trained = self.trained_params(model)
         moved = [n for n in self.shared_names(model.params, model) if n not in trained]
         if not moved:

@@ -352,8 +352,8 @@ class NetworkStage:
         asked = self.state.draw(self.state.done)
         if len(asked) < needed:
             raise UnalikeError(
-                f"{self.state.sampler.name} asks {len(asked)} of the {len(eligible)} sites with training samples; expected {needed} "
-                "or more in each round: begin a federation with another method, or with other names in it"
+                f"{self.state.sampler.name} asks {len(asked)} of the {len(eligible)} sites with training samples; expected "
+                f"{needed} or more in each round: begin a federation with another method, or with other names in it"
             )
 
     # a round --------------------------------------------------------------------------------------------------------
@@ -521,13 +521,14 @@ class NetworkStage:
                     f"the norm of its {what} is {norms[site][what]:.4g}; it counts with {norm:.4g}"
                 )
                 self.mailbox.report("scaled down", site, why)
-        return self._without_opposing(directions, counted)
+        return self._without_opposing(counted)
 
-    def _without_opposing(
-        self, directions: UpdateDirections, norms: Mapping[str, Norms]
-    ) -> dict[str, Norms]:
-        """Scale what a site sends against the others, in the mean over the rounds, to 0. Returns the norms of what still counts."""
-        self._opposing_sites.add(directions.cosines(self._compared))
+    def _without_opposing(self, norms: Mapping[str, Norms]) -> dict[str, Norms]:
+        """Scale what a site sends against the others, in the mean over the rounds, to 0. Returns the norms of what still counts.
+
+        `norms` are those of the updates on disk, some of which were scaled down.
+        """
+        self._opposing_sites.add(self._directions(norms).cosines(self._compared))
         counted = dict(norms)
         for site in norms:
             client = self.mailbox.client_of[site]

@@ -32,7 +32,7 @@ class PowerOfChoice(Sampler):
     of the paper that needs no request of its own, where pi_pow-d asks the d clients for their loss at the current model. Biased
     towards clients with large losses, the more the larger d is: the paper proves faster progress, to a point that is off the
     optimum by the skew of the choice. d = m (or less) is a draw by size. Clients that exaggerate their loss are asked more often.
-    Of one that is asked in vain F_k is the median of the known losses, so that it does not stay the first choice.
+    Of one that is asked in vain F_k is the least known loss, so that it does not stay the first choice.
     """
 
     d: Annotated[PositiveInt, LinearRange(2, 50)] = 20
@@ -187,7 +187,7 @@ class Oort(UtilitySampler):
     Deviations: n_k F_k stands for the paper's |B| sqrt(mean of squared losses), which clients would have to send (equal where all
     samples of a client have one loss); it is scaled by its maximum, where the authors' code uses minimum and 95th percentile; new
     clients are drawn with equal chances, not by speed; nobody is left out after many rounds; T is a quantile, as in the authors'
-    code; of a client that is asked in vain F_k is the median of the known losses, so that it does not stay new.
+    code; of a client that is asked in vain F_k is the least known loss, so that it does not stay new.
     """
 
 
@@ -249,12 +249,12 @@ def _updated(values: torch.Tensor, ids: np.ndarray, new: np.ndarray) -> torch.Te
 
 
 def _observed_losses(losses: torch.Tensor, outcome: CohortOutcome) -> torch.Tensor:
-    """The losses [N] after a round; of clients that were asked in vain the median of the known ones, infinite without any."""
+    """The losses [N] after a round; of clients that were asked in vain the least of the known ones, infinite without any."""
     observed = _updated(losses, outcome.ids, outcome.losses)
     known = observed[observed.isfinite()]
     if len(known):
         in_vain = np.setdiff1d(outcome.asked, outcome.ids)
-        observed[torch.from_numpy(in_vain)] = known.median()
+        observed[torch.from_numpy(in_vain)] = known.min()
     return observed
 
 
