@@ -107,6 +107,8 @@ def test_dates_that_are_missing_are_counted_and_random_division_is_noted():
         UserWarning, match=r"'admitted': dates, and rows are divided at random.*--split-by admitted"
     ):
         ua.load(frame, target="outcome", group="site", drop="admitted")
+    with pytest.raises(UnalikeError, match="all rows have the same value in 'admitted'"):
+        ua.load(frame.assign(admitted="2020-01-01"), target="outcome", split_by="admitted")
     frame.loc[[7, 9], "admitted"] = None
     with pytest.raises(
         UnalikeError, match=r"2 of 60 rows have no value in 'admitted' .the first is in row 7"

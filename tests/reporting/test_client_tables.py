@@ -111,7 +111,7 @@ def test_all_surfaces_have_the_table(compared):
     markdown, latex = export_clients(block, "markdown"), export_clients(block, "latex")
     for text in (markdown, latex):
         assert (
-            "One: ROC AUC of each client" in text
+            "One: ROC AUC of each hospital with the model that it uses" in text
             and "The intervals hold for other samples of these 3 hospitals" in text
         )
     assert markdown.startswith("One: ROC AUC") and markdown.count("| west |") == 3

@@ -162,7 +162,10 @@ def test_methods_that_learned_nothing_are_named_where_others_did():
 
 @pytest.mark.parametrize(
     ("personal", "why"),
-    [((), "Its training does not suit it"), (("ditto",), "own models of ditto")],
+    [
+        ((), "Its training does not suit it"),
+        (("ditto",), "Models of their own, as ditto trains them"),
+    ],
 )
 def test_an_upper_reference_below_a_candidate_is_named(personal, why):
     table = scored(accuracy=[0.8, 0.9])

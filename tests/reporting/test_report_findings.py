@@ -258,7 +258,9 @@ def test_method_with_a_model_for_each_group_is_no_answer_to_one_shared_model(con
     views = [view for panel in drawn if panel is not None for view in panel.views]
     of_shared = [view.alt for view in views if "shared model" in view.label.lower()]
     assert len(of_shared) == 4 and not any(best in alt for alt in of_shared)
-    assert all(best in view.alt for view in views if "model in use" in view.label.lower())
+    assert all(
+        best in view.alt for view in views if "models that clients use" in view.label.lower()
+    )
     figures = dict(paper_figures.figures(grouped))
     assert best in figures["curves-used"].labelled and best not in figures["curves"].labelled
     assert is_grouped(complete_spec(plan("ifca(clusters=2)"))) and not is_grouped(

@@ -1,5 +1,7 @@
 """Coefficients of counts, of times to an event, and beside intercepts of the sites' own, against statsmodels on pooled rows."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from statsmodels.duration.hazard_regression import PHReg
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.core.tasks.survival import tied_share
 from unalike.reporting.coefficients import page
 
 
@@ -133,6 +136,35 @@ def test_hazard_ratios_equal_those_of_a_cox_model_that_is_stratified_by_site(mak
     low, high = np.exp(pooled.conf_int()).T
     np.testing.assert_allclose(found["hazard_low"], low, rtol=1e-6)
     np.testing.assert_allclose(found["hazard_high"], high, rtol=1e-6)
+
+
+def test_coarse_times_are_noted_with_what_breslows_ties_lose_against_efrons():
+    table, time, event, site = relapses()
+    label = {"time": time, "event": event, "task": "survival"}
+    coarse = table.assign(days=np.ceil(table[time] / 60))
+    age = table[["age"]].to_numpy()
+    fits = []
+    for ties in ("breslow", "efron"):
+        model = PHReg(coarse[time], age, status=table[event], ties=ties)
+        fits.append(model.fit(disp=0).params[0])
+    loss = 1 - fits[0] / fits[1]
+    found = tied_share(coarse[time].to_numpy(), table[event].to_numpy())
+    assert found == pytest.approx(loss, rel=0.25) and loss > 0.05
+
+    said = f"log hazard ratios some {100 * found:.0f} % too small"
+    with pytest.warns(UserWarning, match=said):
+        ua.load(coarse, group=site, **label)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        ua.load(table, group=site, **label)
+
+
+def test_samples_without_an_event_have_no_coefficients():
+    table, time, event, site = relapses()
+    clients, _ = divided(table.assign(event=0), (), site, time=time, event=event, task="survival")
+    run = ua.run("newton", clients, model="linear", rounds=2)
+    with pytest.raises(UnalikeError, match="determine no coefficient; expected events"):
+        run.coefficients()
 
 
 def test_hazard_ratios_without_ties_equal_those_of_lifelines():

@@ -240,7 +240,7 @@ def moments_of(frame: pd.DataFrame, column: str, dates: Sequence[str], where: st
 
     How dates are written is said by `column` ("admitted=%d/%m/%Y") or by the same column among `dates`; it is found otherwise.
 
-    Raises `UnalikeError` for a column of something else, and for rows without a value.
+    Raises `UnalikeError` for a column of something else or of one value, and for rows without a value.
     """
     name = column_of(column)
     require_columns(frame, [name], where)
@@ -256,6 +256,10 @@ def moments_of(frame: pd.DataFrame, column: str, dates: Sequence[str], where: st
         raise UnalikeError(
             f"{where}: {missing.sum()} of {len(frame)} rows have no value in {name!r} (the first is in "
             f"{first_place(values, missing)}), so that nothing says when they are; fill them in, or take these rows out"
+        )
+    if len(np.unique(moments)) == 1:
+        raise UnalikeError(
+            f"{where}: all rows have the same value in {name!r}, so that none is later; expected several moments, or leave it out"
         )
     return moments
 

@@ -453,7 +453,7 @@ class ReportContent(SharedDetails):
 
     @property
     def worst_clients(self) -> str:
-        """Those that `worst_decile` is the mean of: `worst hospital`, or `worst tenth of the hospitals`."""
+        """The clients of which `worst_decile` is the mean: `worst hospital`, or `worst tenth of the hospitals`."""
         tested = self.clients.loc[self.clients["n_test"] > 0, "client"].nunique()
         if tested < FEWEST_OF_TENTHS:
             return f"worst {self.client_noun}"

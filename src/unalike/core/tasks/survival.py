@@ -14,6 +14,9 @@ from unalike.core.tasks.registry import task
 from unalike.core.tasks.task import EVENT_TIMES, RELATIVE_OUTPUTS, Formula, Task, in_columns
 from unalike.core.types import Batch
 
+MOST_TIED = 0.05
+"""With a larger share of ties (`tied_share`) Breslow's approximation makes log hazard ratios too small by about as much."""
+
 
 class _EventTimes(Task):
     """A task whose labels are [time, event] [N, 2]: event 1 ends the time with an event, 0 without (censored)."""
@@ -72,6 +75,18 @@ class Survival(_EventTimes):
 
     def outputs(self, classes: int | None, label_shape: Sequence[int] = ()) -> int | None:
         return None
+
+    def label_doubt(self, y: Tensor) -> str:
+        time, event = y.numpy(force=True).T
+        share = tied_share(time, event)
+        if share <= MOST_TIED:
+            return ""
+        times = len(np.unique(time[event > 0]))
+        return (
+            f"{event.sum():.0f} events have {times} different times, and Breslow's approximation of equal times makes log hazard "
+            f"ratios some {100 * share:.0f} % too small: give finer times, or fit a hazard for each interval, with --task "
+            "'discrete_survival(edges=(30, 90))'"
+        )
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """The contribution of each sample [B], with the samples of y as risk set."""
@@ -171,6 +186,18 @@ class DiscreteSurvival(_EventTimes):
             errors[survived] = (1 - survival[survived, k]) ** 2 / known_at_edge[k]
             scores.append(errors.mean())
         return float(np.average(scores, weights=np.diff((0.0, *self.edges))))
+
+
+def tied_share(time: np.ndarray, event: np.ndarray) -> float:
+    """The mean over events of (d - 1) / (2 n): half the share of other events of their time, d, among the n samples at risk then.
+
+    That share of a risk set counts in Breslow's partial likelihood although its event may have come before. 0 without events.
+    """
+    moments, events = np.unique(time[event > 0], return_counts=True)
+    if not len(moments):
+        return 0.0
+    at_risk = len(time) - np.searchsorted(np.sort(time), moments, side="left")
+    return float(np.average((events - 1) / (2 * at_risk), weights=events))
 
 
 def uncensored_before(moments: np.ndarray, time: np.ndarray, event: np.ndarray) -> np.ndarray:

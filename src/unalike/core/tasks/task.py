@@ -206,6 +206,10 @@ class Task:
         """The fault of labels [N, ...] of the right type and shape; empty if there is none."""
         return ""
 
+    def label_doubt(self, y: Tensor) -> str:
+        """A warning about labels that may be used; empty for most."""
+        return ""
+
     def label_from_text(self, text: str) -> float:
         """The label that a file writes so. Raises `ValueError` for a text that is none."""
         raise ValueError(f"{self.name} reads no label from a text")

@@ -10,6 +10,7 @@ from operator import eq, ge, gt, le, lt, ne, truediv
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from unalike._utils.errors import UnalikeError, warn
 from unalike.core.tasks.registry import find_task
@@ -298,4 +299,8 @@ def labels_of_columns(
     if is_one_number and named.offers(NUMBER_LABELS):
         y, _ = labels(columns[0], where, regression=True)
         return y, None, named
-    return several_numbers(columns, where), None, named
+    numbers = several_numbers(columns, where)
+    doubt = named.label_doubt(torch.from_numpy(numbers))
+    if doubt:
+        warn(f"{where}: {doubt}")
+    return numbers, None, named

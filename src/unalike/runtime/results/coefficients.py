@@ -249,6 +249,11 @@ def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
             f"found {fit.number('samples'):.0f} training samples for {fit.rank} coefficients; expected more samples, so that "
             "standard errors are known: leave columns out"
         )
+    if not fit.rank:
+        raise UnalikeError(
+            f"{fit.number('samples'):.0f} training samples determine no coefficient; expected events or several classes, and a "
+            "column with several values"
+        )
     advice = "more rounds are needed"
     if fit.ratio:
         separated = (
