@@ -131,18 +131,13 @@ def interval(values: np.ndarray) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def time_cells(seconds: np.ndarray, of_fedavg: np.ndarray) -> list[str]:
-    """The mean time to the score, and the geometric mean of its ratio to FedAvg's under the same seed."""
+def time_cell(seconds: np.ndarray) -> str:
+    """The geometric mean of the times to the score."""
     missing = int(np.isinf(seconds).sum())
     if missing:
-        return [f"not reached by {missing} of {len(seconds)}", ""]
-    mean = f"{seconds.mean():,.0f} s"
-    if (seconds == of_fedavg).all():
-        return [mean, "1"]
-    if np.isinf(of_fedavg).any():
-        return [mean, ""]
-    ratio, low, high = np.exp(interval(np.log(seconds / of_fedavg)))
-    return [mean, f"{ratio:.2f} ({low:.2f} to {high:.2f})"]
+        return f"not reached by {missing} of {len(seconds)}"
+    mean, low, high = np.exp(interval(np.log(seconds)))
+    return f"{mean:.0f} s ({low:.0f} to {high:.0f})"
 
 
 def points_cell(values: np.ndarray, of_fedavg: np.ndarray) -> str:
@@ -157,8 +152,8 @@ def points_cell(values: np.ndarray, of_fedavg: np.ndarray) -> str:
 def print_table(setting: Setting, seeds: int) -> None:
     """Run all methods in a setting, and print their rows as they come."""
     print(f"\n{setting.title}: {100 * setting.score:.0f} %, {setting.seconds:,} s\n")
-    print("| | time to the score | over FedAvg's | score at the end, % | worst tenth, % |")
-    print("| :-- | --: | --: | --: | --: |")
+    print("| | time to the score | score at the end, % | worst tenth, % |")
+    print("| :-- | --: | --: | --: |")
     of_fedavg: dict[str, np.ndarray] = {}
     for entry in ENTRIES:
         outcomes = [outcome_of(setting, entry, seed) for seed in range(seeds)]
@@ -166,10 +161,10 @@ def print_table(setting: Setting, seeds: int) -> None:
         scores = np.array([outcome.score for outcome in outcomes])
         worst = np.array([outcome.worst for outcome in outcomes])
         if not of_fedavg:
-            of_fedavg = {"seconds": seconds, "scores": scores, "worst": worst}
+            of_fedavg = {"scores": scores, "worst": worst}
         cells = [
             entry.name,
-            *time_cells(seconds, of_fedavg["seconds"]),
+            time_cell(seconds),
             points_cell(scores, of_fedavg["scores"]),
             points_cell(worst, of_fedavg["worst"]),
         ]
