@@ -13,7 +13,7 @@ from unalike_studies.result_files import estimates, read
 from unalike_studies.results import Results
 from unalike_studies.study import Scale, Study
 
-VERDICT_SCALES = ("paper", "small")
+VERDICT_SCALES = ("paper", "handwriting", "small")
 """Scales that give verdicts, the more faithful one first."""
 CLAIM_COLUMNS = (
     "claim",

@@ -156,10 +156,10 @@ TABLE3 = fedlws.study(
                 recorded_mean(other, where, "aggregation_seconds"),
             ),
             expects,
-            _seconds("FedLWS", where) - _seconds(other, where),
             unit="seconds",
             scale=1,
             needs_learning=False,
+            remark=f"printed, of another machine: {_seconds('FedLWS', where) - _seconds(other, where)}",
         )
         for where in ("CNN", "ResNet-20", "ViT")
         for text, other, expects in (

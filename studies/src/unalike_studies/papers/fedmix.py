@@ -199,7 +199,17 @@ def _end(end: str, figure: str, method: str, clients: str) -> Printed:
 
 
 def _level(text: str, quantity: Quantity, figure: str, method: str, clients: str) -> Claim:
-    """Do clients end in a printed range? The paper says so of other data."""
+    """The claim that clients are in a printed range."""
+    low = _end("lower", figure, method, clients)
+    high = _end("upper", figure, method, clients)
+    within = Near(margin=(high.value - low.value) / 2)
+    return Claim(text, quantity, within, Printed.middle(low, high), "accuracy, %")
+
+
+def _level_of_glyphs(
+    text: str, quantity: Quantity, figure: str, method: str, clients: str
+) -> Claim:
+    """Do clients of glyphs end in a printed range? The paper says so of other data."""
     low = _end("lower", figure, method, clients)
     high = _end("upper", figure, method, clients)
     middle = Printed.middle(low, high)
@@ -265,14 +275,14 @@ def _kinds(figure: str, method: str) -> tuple[Claim, ...]:
     """The statements of figures 4 to 7 on the two kinds of clients, over their three mixes."""
     zipf, even = _in_mixes("zipf-more", method), _in_mixes("even-more", method)
     return (
-        _level(
+        _level_of_glyphs(
             f"The zipf-more clients of {method} end at 80 to 100 %",
             zipf,
             figure,
             method,
             "zipf-more",
         ),
-        _level(
+        _level_of_glyphs(
             f"The even-more clients of {method} end at 50 to 70 %",
             even,
             figure,
