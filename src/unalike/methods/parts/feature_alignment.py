@@ -37,7 +37,6 @@ class AlignedFeatures(Objective):
     needs_data = True
     special_group = "body"
     sums_show_clients = SUMS_OF_CLASSES
-    unlike_networks = "equal shapes"
 
     def server_open(self, settings: StageSettings) -> Tree:
         width, classes = settings.model.head_size
@@ -83,6 +82,7 @@ class FeatureAlignment(AlignedFeatures):
     """
 
     has_own_name: ClassVar[bool] = True
+    unlike_networks = "equal shapes"
 
     counting: Literal["samples", "clients"] = "samples"
 

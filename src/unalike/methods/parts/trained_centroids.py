@@ -45,7 +45,6 @@ class TrainedCentroids(AlignedFeatures, ServerStep):
 
     needs = "updates"
     rank: ClassVar[int] = ServerStep.DYNAMIC
-    unlike_networks = "refused"
 
     lr: Annotated[PositiveFloat, LogRange(1e-3, 1)] = 0.01
     epochs: NonNegativeInt = 100
