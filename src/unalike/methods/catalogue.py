@@ -177,7 +177,7 @@ def fedrep(epochs: int = 10) -> Method:
 
 @method
 def fedah(epochs: int = 1, eta: float = 1.0, threshold: float = 0.1) -> Method:
-    """Heads start between the own and the shared one, entry by entry, and train before bodies (Sun et al. 2024).
+    """Heads start between the own and the shared one, entry by entry, and train before bodies (Zhou et al. 2024).
 
     The authors' code learns the weights in one pass at each participation, FedALA's at the second one until they settle.
     """
