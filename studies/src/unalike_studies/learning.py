@@ -101,7 +101,7 @@ def seeds_at_chance(results: WatchedResults) -> dict[int, list[str]]:
 
 
 def _progress(cell: CellResult, group: Group) -> float:
-    """How far the accuracy of a run is on the way from chance to 1; inf where it has none, or chance is not known."""
+    """The share of the way from chance to 1 that the accuracy of a run has gone; inf where it has none, or chance is not known."""
     accuracy = _accuracy(cell, group)
     chance = chance_of(cell)
     if accuracy is None or chance is None:

@@ -172,7 +172,7 @@ def _of(
 
 
 def _falls_behind(method: str) -> Quantity:
-    """How far the worst even-more client is below their median in the first three epochs, at most: one zipf-more client."""
+    """The largest distance of an even-more client below their median in the first three epochs, beside one zipf-more client."""
 
     def number(cell: CellResult) -> float | None:
         if not cell.curves:

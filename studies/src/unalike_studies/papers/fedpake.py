@@ -86,7 +86,7 @@ COST_CLAIMS = (
 
 
 def _models_sent(method: str) -> Quantity:
-    """What a client receives and sends in a round, in units of what it does with FedAvg, which is two models."""
+    """The bytes that a client receives and sends in a round, in units of those with FedAvg, which are two models."""
     ways = ("bytes_down", "bytes_up")
     return ratio(
         bytes_of_client(method, PRACTICAL, *ways), bytes_of_client("FedAvg", PRACTICAL, *ways)
