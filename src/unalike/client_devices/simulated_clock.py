@@ -121,6 +121,9 @@ class Availability(Protocol):
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         """The clients that can be asked now; where none is there and nobody under way, those that are when the first one comes."""
 
+    def wait(self) -> None:
+        """A round asks nobody and nobody is under way: whom the sampler would ask may be away, and a later round looks again."""
+
     @property
     def columns(self) -> dict[str, float]:
         """The columns of the history: the time since the run began in `simulated_seconds`, and the ages of the updates of the
@@ -149,9 +152,6 @@ class Devices(Availability, Protocol):
         awaited: float = math.inf,
     ) -> Arrivals:
         """Let the clients `asked`, by group, train a round, and wait until `awaited` updates have arrived, of whatever round."""
-
-    def wait(self) -> None:
-        """A round asks nobody and nobody is under way: whom the sampler would ask may be away, and a later round looks again."""
 
     def end_stage(self) -> None:
         """Updates that are under way do not count for the next stage."""
@@ -203,10 +203,7 @@ class NoDevices:
         """There is nothing to go on from."""
 
     def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork:
-        def share_of_work(clients: Sequence[int], round: int) -> np.ndarray:
-            return work_of(name, clients).shares
-
-        return share_of_work
+        return share_asked_for(name, work_of)
 
 
 class SimulatedDevices:
@@ -417,6 +414,15 @@ class SimulatedDevices:
         self.time = checkpoint[SIMULATED_SECONDS]
         # in the order of the heap
         self.under_way = [UnderWay(*event) for event in checkpoint[UNDER_WAY]]
+
+
+def share_asked_for(name: str, work_of: WorkOf) -> ShareOfWork:
+    """The share of work of devices that make all steps that they are asked for."""
+
+    def share_of_work(clients: Sequence[int], round: int) -> np.ndarray:
+        return work_of(name, clients).shares
+
+    return share_of_work
 
 
 def age_columns(ages: Sequence[int]) -> dict[str, float]:

@@ -1,10 +1,16 @@
 """The sites that still train the model of an earlier round, where rounds do not wait for all updates."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from unalike._utils.errors import UnalikeError
-from unalike.client_devices.simulated_clock import UNDER_WAY, ShareOfWork, WorkOf, age_columns
+from unalike.client_devices.simulated_clock import (
+    UNDER_WAY,
+    ShareOfWork,
+    WorkOf,
+    age_columns,
+    share_asked_for,
+)
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.late_updates import refuse_late_updates
@@ -31,6 +37,8 @@ class SitesUnderWay:
     A round asks `cohort_size` sites: of a method that awaits as many no update is late.
     """
 
+    changes_work: ClassVar[bool] = False
+
     def __init__(self, cohort_size: int) -> None:
         self._cohort_size = cohort_size
         self._round_of: dict[int, int] = {}
@@ -53,8 +61,11 @@ class SitesUnderWay:
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         return [client for client in eligible if client not in self._round_of]
 
-    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork | None:
-        return None
+    def wait(self) -> None:
+        """Time passes by itself."""
+
+    def share_of_work(self, name: str, work_of: WorkOf) -> ShareOfWork:
+        return share_asked_for(name, work_of)
 
     def ask(self, clients: Iterable[int], round: int) -> None:
         """These clients are under way, from the model of a round on; those that are already go on with theirs."""
