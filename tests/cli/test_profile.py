@@ -90,6 +90,7 @@ def test_profile_of_finished_run_keeps_its_trace(cli, small, tmp_path):
     assert status == 0 and (tmp_path / "trace.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_profile_trace_on_full_disk_is_refused(small, tmp_path):
     """A process that may write files of 40 kB, enough for all but the trace."""
     limit = "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 
+@pytest.mark.slow
 def test_methods_pages_equal_output_of_their_script():
     """In a new process: tests define parts of their own, which would be on the page."""
     script = "import json, make_methods; print(json.dumps(make_methods.pages(in_full=False)))"
