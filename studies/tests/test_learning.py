@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from unalike_studies.claim_verdicts import Above, Below
-from unalike_studies.claims import Claim, gain, oscillation
+from unalike_studies.claims import FLUCTUATION, Claim, gain, oscillation
 from unalike_studies.published import Printed
 from unalike_studies.results import CellResult, Results
 
@@ -85,7 +85,7 @@ def test_claim_about_attacks_counts_runs_at_chance():
 
 
 def test_accuracies_below_half_of_the_printed_ones_give_no_verdict():
-    printed = Printed(10.0, "99 - 89, table 1", level=99.0)
+    printed = Printed(10.0, "99 - 89, table 1", level=89.0)
     low = results([0.7, 0.71, 0.72], [0.65, 0.65, 0.65])
     many_classes = Results(tuple(replace(c, label_counts=[[1] * 100]) for c in low.cells))
     assert replace(BETTER, published=printed).finding(many_classes).verdict == "reproduced"
@@ -96,3 +96,18 @@ def test_accuracies_below_half_of_the_printed_ones_give_no_verdict():
         )
     )
     assert replace(BETTER, published=printed).finding(halved).verdict == "not learned"
+
+
+def test_one_method_far_below_its_printed_accuracy_gives_no_verdict():
+    """B has 36 % where 89 % are printed, so that A's lead is that of two experiments; without a number it is a result."""
+    printed = Printed(10.0, "99 - 89, table 1", level=89.0)
+    apart = results([0.9, 0.91, 0.92], [0.36, 0.36, 0.37])
+    many_classes = Results(tuple(replace(c, label_counts=[[1] * 100]) for c in apart.cells))
+    assert replace(BETTER, published=printed).finding(many_classes).verdict == "not learned"
+    assert BETTER.finding(many_classes).verdict == "reproduced"
+
+
+def test_point_of_fluctuation_is_not_negligible_as_one_of_accuracy_is():
+    close = results([0.801, 0.8, 0.799], [0.8, 0.8, 0.8])
+    assert BETTER.finding(close).verdict == "none within d"
+    assert replace(BETTER, unit=FLUCTUATION).finding(close).verdict == "undecided"

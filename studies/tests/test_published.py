@@ -36,7 +36,7 @@ def test_differences_and_means_keep_their_sources():
     )
     gain = with_lws - without
     assert str(gain) == "3.04 (64.08 - 61.04, table 1)"
-    assert gain.level == 64.08 and gain.records == with_lws.records | without.records
+    assert gain.level == 61.04 and gain.records == with_lws.records | without.records
     other_table = printed("fedlws", "11", "FedAvg", "CIFAR-10", alpha=0.1)
     assert str(with_lws - other_table) == "4.42 (64.08 - 59.66, table 1 and 11)"
     assert str(Printed.mean(with_lws, without)) == "62.56 (mean of 2 numbers, table 1)"

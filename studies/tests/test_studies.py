@@ -19,9 +19,20 @@ from unalike.runtime.round_loop import execute
 from unalike_studies.catalogue import STUDIES, study
 from unalike_studies.cells import CLASS_ACCURACY
 from unalike_studies.claim_verdicts import LEAST_SEEDS, NOT_RUN, Above, Below, Same
-from unalike_studies.claims import Claim, after_round, best, gain, mean, peak, question, score
+from unalike_studies.claims import (
+    ACCURACY,
+    Claim,
+    after_round,
+    best,
+    gain,
+    mean,
+    peak,
+    question,
+    score,
+)
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.ledger import CLAIMS, OVERVIEW, QUESTIONS, entries, pages, results_of
+from unalike_studies.papers.fedlws_figures import PEARSON
 from unalike_studies.published import Printed, printed
 from unalike_studies.recorded_numbers import MEAN
 from unalike_studies.report import write_report
@@ -481,6 +492,13 @@ def test_ledger_counts_own_methods_coverage_and_repeated_claims_once(small, tmp_
     assert sum(int(count) for count in row.strip("| ").split(" | ")[1:]) == 1
     coverage = next(line for line in rest.splitlines() if line.startswith("| fedlws |"))
     assert coverage.startswith("| fedlws | 1 |") and "table 1: 1 of 143" in coverage
+
+
+@pytest.mark.parametrize("bounded", [ACCURACY, PEARSON], ids=lambda kind: kind["unit"])
+def test_claims_about_one_accuracy_or_a_correlation_have_its_bounds(bounded):
+    claims = [claim for one in STUDIES.values() for claim in one.claims]
+    bounds = {claim.bounds for claim in claims if claim.unit == bounded["unit"]}
+    assert bounds == {bounded["bounds"]}
 
 
 def test_value_after_a_round_needs_that_round_to_be_evaluated():

@@ -1,7 +1,7 @@
 """Claims of a paper, and their quantities: functions from the stored results to one number per seed."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -33,6 +33,10 @@ Quantity = Callable[[Results], dict[int, float]]
 WHOLE_MODEL = ""
 """The layer of recorded numbers of the whole model."""
 UNIT = "points of accuracy"
+FLUCTUATION = "points of fluctuation"
+"""Unit of differences of how far an accuracy swings from round to round, of which a point is not negligible."""
+ACCURACY: Mapping[str, Any] = {"unit": "accuracy, %", "bounds": (0, 100)}
+"""Unit and bounds of claims about the accuracy of one method."""
 OURS = "a question of ours, no statement of a paper"
 """The source of a claim of our own."""
 EQUATIONS = "follows from the equations, no statement of a paper"

@@ -131,7 +131,10 @@ def chance_of(cell: CellResult) -> float | None:
 
 
 def is_far_below_printed(results: WatchedResults, printed_percent: float) -> bool:
-    """Whether all accuracies that were read are below half of the largest one that the paper prints."""
+    """Whether an accuracy that was read is below half of the smallest one that the paper prints.
+
+    The difference of a method at its printed level and one far below it is that of two experiments.
+    """
     levels = []
     for group, cells in results.read.items():
         if not group.column.endswith(ACCURACY):
@@ -140,7 +143,7 @@ def is_far_below_printed(results: WatchedResults, printed_percent: float) -> boo
         known = [accuracy for accuracy in accuracies if accuracy is not None]
         if known:
             levels.append(100 * fmean(known))
-    return bool(levels) and max(levels) < LEAST_SHARE_OF_PRINTED * printed_percent
+    return bool(levels) and min(levels) < LEAST_SHARE_OF_PRINTED * printed_percent
 
 
 def in_words(methods_by_seed: Mapping[int, list[str]]) -> tuple[str, ...]:

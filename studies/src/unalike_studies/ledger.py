@@ -178,7 +178,7 @@ def _overview(
         "and no gain is shown. `undecided`: the runs can tell ours neither from 0 nor from the "
         "printed gain. `none within 1 point`: a gain of a point is excluded, and none was "
         "printed. `against`: the other method is better here. `not learned`: the networks were "
-        "at chance, or had less than half of the printed accuracy. `not run`: fewer than three "
+        "at chance, or one had less than half of the printed accuracy. `not run`: fewer than three "
         "seeds.",
         "",
         markdown([["claims of", *VERDICTS], *_counts(own_entries)]),

@@ -29,7 +29,7 @@ class Printed:
         value: the number. Fractions of samples are given in per cent, as the ledger shows accuracies.
         source: where it is printed, and how it follows from printed numbers: "64.08 - 61.04, table 1".
         deviation: the deviation that is printed with it; None if none is.
-        level: the largest accuracy that it is made of, in per cent; None for other numbers.
+        level: the smallest accuracy that it is made of, in per cent; None for other numbers.
         records: the printed numbers that it is made of, by their place in `records()`.
     """
 
@@ -92,8 +92,8 @@ def _combined(numbers: Sequence[Printed]) -> float | None:
 
 
 def _level(numbers: Sequence[Printed]) -> float | None:
-    """The largest accuracy that numbers are made of."""
-    return max((number.level for number in numbers if number.level is not None), default=None)
+    """The smallest accuracy that numbers are made of."""
+    return min((number.level for number in numbers if number.level is not None), default=None)
 
 
 def printed(

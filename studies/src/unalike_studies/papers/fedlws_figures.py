@@ -8,6 +8,7 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below
 from unalike_studies.claims import (
+    FLUCTUATION,
     Claim,
     Quantity,
     after_round,
@@ -265,6 +266,7 @@ PARTICIPATION_STUDY = _swept(
                 oscillation("FedAvg", _where("participation", 0.5)), oscillation("FedAvg", CIFAR)
             ),
             Above(),
+            unit=FLUCTUATION,
         ),
     ),
 )
@@ -335,8 +337,7 @@ DIVERGENCE_STUDY = fedlws.study(
                 f"Updates of clients diverge the more the more their {what} diverge, {where}",
                 layout.correlation("FedAvg", where),
                 Above(),
-                unit="Pearson's r",
-                scale=1,
+                **PEARSON,
             )
             for where, (what, layout) in product(DIVIDED, DIVERGES.items())
         ),
@@ -437,6 +438,7 @@ GAP_STUDY = fedlws.study(
             "The accuracy oscillates more at alpha 0.1 than at alpha 100",
             difference(oscillation("FedAvg", CIFAR), oscillation("FedAvg", "CIFAR-10, alpha 100")),
             Above(),
+            unit=FLUCTUATION,
         ),
     ),
     (Curves("test loss less training loss", "loss", scale=1, name="gap", less="train_loss"),),

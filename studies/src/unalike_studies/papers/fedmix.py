@@ -8,6 +8,8 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Near, Same
 from unalike_studies.claims import (
+    ACCURACY,
+    FLUCTUATION,
     Claim,
     Quantity,
     after_round,
@@ -203,7 +205,7 @@ def _level(text: str, quantity: Quantity, figure: str, method: str, clients: str
     low = _end("lower", figure, method, clients)
     high = _end("upper", figure, method, clients)
     within = Near(margin=(high.value - low.value) / 2)
-    return Claim(text, quantity, within, Printed.middle(low, high), "accuracy, %")
+    return Claim(text, quantity, within, Printed.middle(low, high), **ACCURACY)
 
 
 def _level_of_glyphs(
@@ -215,7 +217,7 @@ def _level_of_glyphs(
     middle = Printed.middle(low, high)
     within = Near(middle.value, margin=(high.value - low.value) / 2)
     remark = f"printed are {low.value:g} to {high.value:g} on EMNIST; levels do not carry over"
-    return question(text, quantity, within, "accuracy, %", remark=remark)
+    return question(text, quantity, within, remark=remark, **ACCURACY)
 
 
 def _apart(text: str, method: str, figure: str, zipf: Quantity, even: Quantity) -> Claim:
@@ -303,6 +305,7 @@ def _kinds(figure: str, method: str) -> tuple[Claim, ...]:
                 _of("zipf-more", ONE, method, LATE, pstdev),
             ),
             Above(),
+            unit=FLUCTUATION,
         ),
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Below, Near, Same
 from unalike_studies.claims import (
+    ACCURACY,
     Claim,
     Quantity,
     bytes_of_client,
@@ -332,7 +333,7 @@ ABLATION = skew.study(
                     of(f"{BY_RANK}, random {what}", PRACTICAL),
                     Near(PRINTED4[what].value, margin=5),
                     PRINTED4[what],
-                    "accuracy, %",
+                    **ACCURACY,
                 )
             )
             for what in RANDOM

@@ -3,7 +3,7 @@
 from typing import Any
 
 from unalike_studies.claim_verdicts import Above, Expectation, Near, Same
-from unalike_studies.claims import OURS, Claim, Quantity, difference, question, score
+from unalike_studies.claims import ACCURACY, OURS, Claim, Quantity, difference, question, score
 from unalike_studies.flamby_heart_rows import PUBLISHED_SPLIT
 from unalike_studies.layouts.tables import ClientTable, MethodTable
 from unalike_studies.published import Printed
@@ -124,7 +124,7 @@ LEVELS = tuple(
         _pooled(method),
         Near(margin=_error(method)),
         _published(method),
-        "accuracy, %",
+        **ACCURACY,
         # the printed one of two hospitals alone is near chance, too
         needs_learning=False,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from unalike_studies.cells import Options
 from unalike_studies.claim_verdicts import Above, Same
-from unalike_studies.claims import Claim, gain
+from unalike_studies.claims import OURS, Claim, gain
 from unalike_studies.layouts.sweeps import Sweep
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.papers.local_statistics import (
@@ -68,6 +68,9 @@ LOGISTIC_SETTINGS: dict[str, Options] = {
     for changed in _changes("points", LOGISTIC_POINTS)
 }
 ENSEMBLES = "conditional ensemble"
+ABOUT_FEDADAM = (_label(clusters=8), _label(clusters=16))
+"""Settings with as many clusters as the ensemble has models, or more: FedAdam ends in a local optimum there, and the printed
+training does not (table 3), so that the ensemble's rmse says nothing of the paper."""
 POINTS = [_label(points=25), _label(), _label(points=400)]
 METHODS: dict[str, str | Variant] = {
     "client": Variant("local_only", {"model": "linear", "protocol": "personal"}),
@@ -97,7 +100,13 @@ def _scales(settings: dict[str, Options]) -> dict[str, Scale]:
 
 RMSE: dict[str, Any] = {"unit": "rmse", "scale": 1}
 CLAIMS = tuple(
-    Claim(f"{text}: {setting}", gain(method, other, setting, "rmse", last=1), expects, **RMSE)
+    Claim(
+        f"{text}: {setting}",
+        gain(method, other, setting, "rmse", last=1),
+        expects,
+        source=OURS if setting in ABOUT_FEDADAM else "",
+        **RMSE,
+    )
     for text, method, other, expects, settings in (
         (
             "The conditional ensemble is as good as the cluster oracle",

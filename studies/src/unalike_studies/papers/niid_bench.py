@@ -3,7 +3,7 @@
 from itertools import product
 
 from unalike_studies.claim_verdicts import Above, Expectation, Near, Same
-from unalike_studies.claims import Claim, Quantity, best, difference, question, score
+from unalike_studies.claims import ACCURACY, Claim, Quantity, best, difference, question, score
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.published import Printed
@@ -105,7 +105,7 @@ def _level(method: str, setting: str, margin: float, remark: str = "") -> Claim:
         _last(method, setting),
         Near(margin=margin),
         _repeated(method, setting),
-        "accuracy, %",
+        **ACCURACY,
         remark=remark,
         source=REPEATED,
         needs_learning=FLOWER[method][setting] > AT_CHANCE,
@@ -134,7 +134,7 @@ FASHION_CLAIMS = (
         _last("FedAvg", "noise 0.1"),
         Near(margin=1.0),
         Printed(89.1, "89.1 ± 0.3, table 3", deviation=0.3),
-        "accuracy, %",
+        **ACCURACY,
         remark="the authors' code draws noise anew in every epoch, and adds that of all parties to the test samples; "
         "here it is drawn once, and test samples have none",
     ),

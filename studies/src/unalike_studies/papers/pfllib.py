@@ -1,7 +1,7 @@
 """PFLlib (Zhang et al. 2025): the Fashion-MNIST column of its published benchmark."""
 
 from unalike_studies.claim_verdicts import Above, Near
-from unalike_studies.claims import Claim, difference, peak
+from unalike_studies.claims import ACCURACY, Claim, difference, peak
 from unalike_studies.layouts.figures import Curves
 from unalike_studies.layouts.tables import MethodTable
 from unalike_studies.published import Printed
@@ -97,7 +97,7 @@ STUDIES = (
                     peak("FedAvg", setting),
                     Near(margin=1.0),
                     _published("FedAvg", setting),
-                    "accuracy, %",
+                    **ACCURACY,
                     remark="at the scale small, the accuracy still rises when training ends",
                 )
                 for setting in SETTINGS

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from unalike_studies.claim_verdicts import Below, Near
-from unalike_studies.claims import Claim, Quantity, by_cell, difference, gain, question
+from unalike_studies.claims import ACCURACY, Claim, Quantity, by_cell, difference, gain, question
 from unalike_studies.flamby_heart_rows import PUBLISHED_SPLIT
 from unalike_studies.layouts.sweeps import MethodSweep
 from unalike_studies.layouts.tables import ClientTable, MethodTable
@@ -87,7 +87,7 @@ def _level(method: str, mean: float, deviation: float) -> Claim:
             f"{mean:g} ± {deviation:g}, mean of four hospitals",
             deviation=deviation / 5**0.5,
         ),
-        "accuracy, %",
+        **ACCURACY,
         needs_learning=False,
     )
 
