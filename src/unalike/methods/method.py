@@ -485,8 +485,8 @@ class Method(Plan):
             return
         if not self.shared_names(model.params, model):
             raise UnalikeError(
-                f"{sampler.name} learns from the updates of clients, and with {self!r} they send none; leave {sampler.name} out, or "
-                "choose another sampler, such as oort"
+                f"{sampler.name} learns from the updates of clients, and with {self!r} they send none; leave {sampler.name} "
+                "out, or choose another sampler, such as oort"
             )
 
     def require(self, proxy: object) -> None:
