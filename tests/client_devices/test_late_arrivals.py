@@ -102,6 +102,20 @@ def test_late_update_counts_by_its_age(method):
         assert not torch.equal(value, before[name])
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"rounds": 1}, "no update counts late without simulated devices"),
+        ({"rounds": 1, "participation": 0.5, "devices": "pace"}, "no more clients than"),
+        ({"rounds": 1, "devices": "pace"}, ""),
+    ],
+)
+def test_run_says_where_no_update_can_be_late(options, why):
+    notes = [note for note in run("fedbuff(buffer=2)", **options).warnings if "late" in note]
+    assert bool(notes) == bool(why)
+    assert all(why in note for note in notes)
+
+
 def test_only_models_in_flight_are_kept():
     stage = opened(run("fedasync", rounds=1, devices=ONE_SAMPLE_A_SECOND).run_config)
     [group] = stage.state.groups.values()

@@ -1,5 +1,7 @@
 """FedAS and FedAH: the alignment and the weights with torch modules, and what they are without their steps."""
 
+from collections import OrderedDict
+
 import torch
 from simulation import Clients, Simulation, mlp, same
 from torch import nn
@@ -89,3 +91,14 @@ def test_fedah_without_learned_weights_is_head_first():
 
 def test_flop_is_fedper():
     assert Method.parse("flop") == Method.parse("fedper")
+
+
+def test_fedas_of_a_model_without_a_body_is_local_training():
+    clients = Clients.random(SIZES)
+    head = OrderedDict(head=nn.Linear(clients.x.shape[1], 3))
+    found = Simulation("fedas", nn.Sequential(head), clients, **WORK)
+    local = Simulation("local_only", nn.Sequential(head), clients, **WORK)
+    for sim in (found, local):
+        sim.round()
+    assert same(found.params, local.params)
+    assert not same(found.memory(0)["aligned_start"]["head.weight"], found.params["head.weight"])

@@ -89,6 +89,19 @@ def test_fedper_one_round_keeps_head_on_client():
     assert scalars(person) == (1.25, 2.25)
 
 
+def test_perturbation_estimated_beside_an_own_head_is_that_of_the_body():
+    found, expected = (
+        Simulation(text, mlp(), Clients.random((4, 6))) for text in ("fedper + fedlesam", "fedper")
+    )
+    for sim in (found, expected):
+        sim.round()
+    # no direction is known before the second participation
+    assert same(found.params, expected.params)
+    for sim in (found, expected):
+        sim.round()
+    assert not same(found.params, expected.params)
+
+
 def test_local_finetune_equals_fedavg_with_tuning_afterwards():
     sim = rounds("local_finetune(epochs=1)", 1, product(1, 2), lines(3.0, 2.0), **LINE)
     b, h = scalars(sim.params)

@@ -219,6 +219,8 @@ def test_what_a_sampler_cannot_do_is_refused(clients):
             run("fedavg + pyramidfl", clients, **options)
     with pytest.raises(ua.UnalikeError, match="pyramidfl is a choice of local steps by client"):
         Method.parse("fedavg + pyramidfl").check_real()
+    with pytest.raises(ua.UnalikeError, match="favor learns from the updates of clients"):
+        run("local_only + favor", clients)
 
 
 def test_choice_by_losses_is_refused_beside_privacy(clients):

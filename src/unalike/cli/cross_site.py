@@ -81,6 +81,8 @@ def command(
     notes.append(why_not_fitted(run_config))
     if can_be_fitted(run_config):
         models += reference_models(run_config)
+    if not models:
+        raise UnalikeError("; ".join(note for note in notes if note))
     # fits of a forest on few rows warn of what the notes say
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

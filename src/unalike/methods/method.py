@@ -438,8 +438,8 @@ class Method(Plan):
         needy = [p.name for p in self.parts if p.unlike_networks == "refused"]
         if needy:
             raise UnalikeError(
-                f"{' and '.join(needy)}: found networks that differ, {', '.join(networks)}, expected one for all clients; "
-                f"{advice}"
+                f"{' and '.join(needy)}: found networks that differ, {', '.join(networks)}, expected one for all clients, or a "
+                f"method without {' and '.join(needy)}; {advice}"
             )
         if self.aggregator.unlike_networks == "corners":
             return
@@ -477,6 +477,17 @@ class Method(Plan):
                     f"{self!r}: the server moves {moved[0]}, which no client trains, and {p.name} has a state for each parameter "
                     f"that clients train, and none for this one; leave {p.name} out"
                 )
+
+    def check_sampled(self, model: Model) -> None:
+        """Raise `UnalikeError` where the sampler learns from updates, and clients send none."""
+        sampler = self.sampler
+        if sampler is None or sampler.needs != "updates":
+            return
+        if not self.shared_names(model.params, model):
+            raise UnalikeError(
+                f"{sampler.name} learns from the updates of clients, and with {self!r} they send none; leave {sampler.name} "
+                "out, or choose another sampler, such as oort"
+            )
 
     def require(self, proxy: object) -> None:
         """Raise `UnalikeError` if a part learns from samples on the server and there are none."""

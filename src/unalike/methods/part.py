@@ -101,6 +101,7 @@ class Setup(NamedTuple):
         evaluate_every: Number of rounds between evaluations.
         one_class: Number of clients whose training samples have one class; 0 if that is not known.
         networks: Number of networks that clients have.
+        updates_may_be_late: Whether an update may count in a later round than it was asked for.
     """
 
     settings: StageSettings
@@ -111,6 +112,7 @@ class Setup(NamedTuple):
     evaluate_every: int = 1
     one_class: int = 0
     networks: int = 1
+    updates_may_be_late: bool = False
 
     @property
     def model(self) -> Model:

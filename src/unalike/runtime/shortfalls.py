@@ -100,6 +100,7 @@ def setup_of(state: StageState, run_config: RunConfig) -> Setup:
         evaluate_every=run_config.options.evaluate_every,
         one_class=_clients_of_one_class(state),
         networks=1 if state.stage.models is None else len(state.stage.models),
+        updates_may_be_late=state.updates_may_be_late,
     )
 
 

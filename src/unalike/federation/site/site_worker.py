@@ -182,6 +182,8 @@ class SiteWorker:
         # Where networks differ, the site trains its own, and knows no other from here on.
         self.samples = population.fingerprint
         self.run_config = run_config.with_network_of(self.number)
+        self.networks = len(run_config.models or ("all",))
+        """Networks of the federation: the sites with one of them are a group."""
         self.population = run_config.population
         self.federation = federation
         self.terms = federation.terms
@@ -781,7 +783,7 @@ class SiteWorker:
 
     def _check_group(self, number: int, planned: Stage) -> None:
         """Raise `Declined` for a group that the step does not have: each takes memory, and a folder of client states."""
-        groups = len(planned.groups or ("all",))
+        groups = max(len(planned.groups or ("all",)), self.networks)
         # a plan that divides clients makes no more groups than there are sites
         if self.run_config.plan.divides:
             groups = max(groups, len(self.federation.sites))

@@ -94,7 +94,9 @@ class FisherMean(Aggregator):
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         traces = [squares.sum() for squares in information(client).values()]
-        return client.state, {FISHER: torch.stack(traces).sum()}
+        # a model without a body sends no parameters
+        trace = torch.stack(traces).sum() if traces else torch.zeros(())
+        return client.state, {FISHER: trace}
 
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         traces = cohort.message[FISHER].to(weights)

@@ -23,9 +23,14 @@ class ArrivedFirst(LinearAggregator):
     """An aggregator that awaits a number of updates, not those of all clients."""
 
     def shortfall(self, setup: Setup) -> str:
-        if setup.participants > self.updates_awaited:
-            return ""
-        return f"a round has {setup.participants} clients, so that the server awaits them all and no update is late"
+        if setup.participants <= self.updates_awaited:
+            return f"a round has no more clients than the server awaits ({setup.participants}), so that no update is late"
+        if not setup.updates_may_be_late:
+            return (
+                "no update counts late without simulated devices, or where late ones are dropped; give "
+                "devices='lognormal(sigma=1)'"
+            )
+        return ""
 
 
 @part

@@ -77,7 +77,8 @@ class EstimatedPerturbation(SecondGradient):
         return client.gradient(at=tree.map(lambda b, v: v + length * b, back, client.params))
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        return client.state | tree.only(client.received_params, client.state), {}
+        # neither what the server alone moves, nor what stays on the client
+        return client.state | tree.shared(client.received_params, client.state), {}
 
 
 @alias(

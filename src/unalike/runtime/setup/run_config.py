@@ -602,7 +602,9 @@ def _check_first_stage(run_config: RunConfig) -> None:
     if isinstance(first, Stage):
         first.method.check_task(run_config.population.task)
         first.method.check_loss(run_config.work)
-        first.method.check_moved(first.model or run_config.model)
+        model = first.model or run_config.model
+        first.method.check_moved(model)
+        first.method.check_sampled(model)
         first.method.require(run_config.settings.proxy)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from unalike._utils import spec
+from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import (
     Devices,
     NoDevices,
@@ -295,9 +296,17 @@ class LocalStage:
 
 
 def least_answer(state: StageState, client: int, transform: TransformChain | None) -> str:
-    """The group with the model that gives the smallest answer to the stage's query on the client's samples."""
+    """The group with the model that gives the smallest answer to the stage's query on the client's samples.
+
+    Raises `UnalikeError` where the samples are not here, as in a run that was opened from its folder.
+    """
     query = state.stage.chooses
     assert query is not None
+    if not state.population.is_here:
+        raise UnalikeError(
+            f"client {state.population.names[client]!r} chooses one of {len(state.groups)} models by its training samples, which "
+            "are not kept with a run: ask the run that trained, in Python run.personal(client), for the client's model"
+        )
 
     def number_for(name: str) -> float:
         group = state.groups[name]
