@@ -709,7 +709,7 @@ def test_summary_wider_than_the_terminal_continues_below(small, tmp_path, cli, m
         "interval",
         "corrected",
         "best",
-        "tenth",
+        "Worst",
         "MB",
         "Time",
         "Seeds",

@@ -52,9 +52,10 @@ AS_NAMED = {p.name for p in DEFAULTS.values()} | {
     "centralised",
 }
 AS_NAMED |= {"fedsgd", "full_batch_step", "clip", "centered_clipping", "powersgd", "fedexp"}
+AS_NAMED |= {"matched"}
 """FedAvg and references by another name; one step is what FedSGD makes, and no update of the test is long enough to be clipped.
 A linear model of three classes has updates of two components, as many as PowerSGD sends. FedExP's step is longer only where
-updates differ more than some of these."""
+updates differ more than some of these. Matched units stay at their places while clients begin each round with one model."""
 
 
 def trained(name, options):
