@@ -139,6 +139,8 @@ def same(a, b):
         ("scaffold", "one step", "the variates cancel in the mean"),
         ("fedntd", "two classes", "of two classes one is not true"),
         ("fednova", "equal sizes", "all clients make 2 local steps, so it is the plain mean"),
+        ("local_only + median", "two classes", "clients send no update here, so that median"),
+        ("pfedhn + sign_flip", "two classes", "clients send no update here, so that scaling"),
     ],
 )
 def test_a_run_says_what_its_method_cannot_do(spec, case, why):

@@ -14,8 +14,10 @@ from unalike.core.types import Batch
 from unalike.core.views import ClientBatches
 from unalike.core.work import Work
 from unalike.data.sanity import listed
+from unalike.methods.attack import Attack
 from unalike.methods.method import DEFAULTS, Method
-from unalike.methods.part import Setup, overrides, spec_text
+from unalike.methods.part import Part, Setup, overrides, spec_text
+from unalike.methods.roles import Aggregator, Upload
 from unalike.methods.screening import Screening
 from unalike.runtime.setup.run_config import RunConfig
 from unalike.runtime.stages.stage_state import StageState
@@ -53,6 +55,7 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
         found += _alone(method, setup)
         found += _hardly_repeated(method, setup)
         found += _untrained(state)
+        found += _without_updates(state)
 
     # What aggregates the updates meets those that screening leaves over.
     screened = setup
@@ -126,6 +129,25 @@ def _untrained(state: StageState) -> list[str]:
     return [
         f"the scores count {names} with a part of the model that nobody trains, as each client keeps and trains its own"
     ]
+
+
+def _without_updates(state: StageState) -> list[str]:
+    """A sentence where clients send no update, for the parts that act on nothing else."""
+    method = state.method
+    model = state.settings.model
+    idle = [spec_text(part) for part in method.parts if _acts_on_updates(part)]
+    if not idle or method.shared_names(model.params, model):
+        return []
+    return [f"clients send no update here, so that {listed(idle)} changes nothing"]
+
+
+def _acts_on_updates(part: Part) -> bool:
+    """Whether a part changes or combines what clients send of their parameters, and nothing else."""
+    if isinstance(part, Attack):
+        return part.needs == "updates"
+    if isinstance(part, Aggregator):
+        return part not in DEFAULTS.values() and not overrides(part, "finish")
+    return isinstance(part, Upload | Screening)
 
 
 def _without_gradient(state: StageState, run_config: RunConfig) -> list[str]:
