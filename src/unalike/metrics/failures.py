@@ -11,8 +11,6 @@ from unalike.metrics.named_metrics import KNOWN, Metric
 
 EXPLOSION_FACTOR = 100
 """A loss that is so many times that of the untrained model has exploded."""
-UNSCORED = "protocol {} scores none of its models, or has no test samples; protocol clients scores those of groups, too"
-"""The reason why a run, or a method, has no score at all."""
 
 LONGER = "train longer, or change the learning rate"
 LESS_NOISE = "its noise may be the cause: give it a larger epsilon, a smaller clip, or more clients or samples"
@@ -58,6 +56,13 @@ class ConstantPrediction(NamedTuple):
         return f"{known.word} is {known.text(score)}, that of a constant prediction {known.text(self.score)}"
 
 
+def why_unscored(protocol: str) -> str:
+    """The reason why a run, or a method, has no score at all under a protocol."""
+    if protocol == "clients":
+        return "no client has test samples"
+    return f"protocol {protocol} scores none of its models, or has no test samples; protocol clients scores those of groups, too"
+
+
 def has_exploded(first: float, last: float) -> bool:
     """Whether a loss has exploded, `first` before training and `last` after it."""
     return not last <= EXPLOSION_FACTOR * first
@@ -76,7 +81,7 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
     if len(scored) < 2:
         has_trained = bool(rows) and bool(rows[-1]["round"])
         if has_trained and not scored:
-            return [f"no score: {UNSCORED.format(columns.unprefixed_protocol)}"]
+            return [f"no score: {why_unscored(columns.unprefixed_protocol)}"]
         return []
     is_private = "epsilon" in scored[-1]
     sentences = [

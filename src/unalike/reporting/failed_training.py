@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from unalike.metrics.columns import Column, Columns
-from unalike.metrics.failures import LESS_NOISE, UNSCORED, ConstantPrediction, has_exploded
+from unalike.metrics.failures import LESS_NOISE, ConstantPrediction, has_exploded, why_unscored
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.table import rows
@@ -111,7 +111,7 @@ def _explosions(
         if math.isnan(last):
             # methods with personal models may have no shared one
             if method not in personal:
-                sentences.append(f"{method} has no score: {UNSCORED.format(protocol)}.")
+                sentences.append(f"{method} has no score: {why_unscored(protocol)}.")
         elif has_exploded(first, last):
             sentences.append(
                 f"The training of {method} exploded: its loss is {last:.3g}, {first:.3g} before training. "
