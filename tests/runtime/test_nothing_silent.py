@@ -140,7 +140,7 @@ def same(a, b):
         ("fedntd", "two classes", "of two classes one is not true"),
         ("fednova", "equal sizes", "all clients make 2 local steps, so it is the plain mean"),
         ("local_only + median", "two classes", "clients send no update here, so that median"),
-        ("pfedhn + sign_flip", "two classes", "clients send no update here, so that scaling"),
+        ("pfedhn + sign_flip", "two classes", "it forges updates, and clients send none"),
     ],
 )
 def test_a_run_says_what_its_method_cannot_do(spec, case, why):

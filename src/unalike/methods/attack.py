@@ -82,10 +82,12 @@ class Attack(CohortStep):
         return cohort.with_update(tree.map(with_forged, cohort.update, forged))
 
     def shortfall(self, setup: Setup) -> str:
-        """The reason: no client is malicious, or half of them or more are, where no defence that outvotes them can hold."""
+        """The reason: no client is malicious, or sends what is forged, or half or more are, so that no defence can outvote them."""
         count = len(setup.settings.malicious)
         if not count and self.share > 0:
             return f"none of {setup.clients} clients is malicious with share={self.share}"
+        if self.needs == "updates" and not setup.sends_updates:
+            return "it forges updates, and clients send none"
         if 2 * count >= setup.clients:
             return f"{count} of {setup.clients} clients are malicious: a defence that needs an honest majority cannot hold"
         return ""

@@ -102,6 +102,7 @@ class Setup(NamedTuple):
         one_class: Number of clients whose training samples have one class; 0 if that is not known.
         networks: Number of networks that clients have.
         updates_may_be_late: Whether an update may count in a later round than it was asked for.
+        sends_updates: Whether clients send updates of parameters.
     """
 
     settings: StageSettings
@@ -113,6 +114,7 @@ class Setup(NamedTuple):
     one_class: int = 0
     networks: int = 1
     updates_may_be_late: bool = False
+    sends_updates: bool = True
 
     @property
     def model(self) -> Model:

@@ -14,7 +14,6 @@ from unalike.core.types import Batch
 from unalike.core.views import ClientBatches
 from unalike.core.work import Work
 from unalike.data.sanity import listed
-from unalike.methods.attack import Attack
 from unalike.methods.method import DEFAULTS, Method
 from unalike.methods.part import Part, Setup, overrides, spec_text
 from unalike.methods.roles import Aggregator, Upload
@@ -104,6 +103,7 @@ def setup_of(state: StageState, run_config: RunConfig) -> Setup:
         one_class=_clients_of_one_class(state),
         networks=1 if state.stage.models is None else len(state.stage.models),
         updates_may_be_late=state.updates_may_be_late,
+        sends_updates=_sends_updates(state),
     )
 
 
@@ -133,18 +133,19 @@ def _untrained(state: StageState) -> list[str]:
 
 def _without_updates(state: StageState) -> list[str]:
     """A sentence where clients send no update, for the parts that act on nothing else."""
-    method = state.method
-    model = state.settings.model
-    idle = [spec_text(part) for part in method.parts if _acts_on_updates(part)]
-    if not idle or method.shared_names(model.params, model):
+    idle = [spec_text(part) for part in state.method.parts if _acts_on_updates(part)]
+    if not idle or _sends_updates(state):
         return []
     return [f"clients send no update here, so that {listed(idle)} changes nothing"]
 
 
+def _sends_updates(state: StageState) -> bool:
+    model = state.settings.model
+    return bool(state.method.shared_names(model.params, model))
+
+
 def _acts_on_updates(part: Part) -> bool:
     """Whether a part changes or combines what clients send of their parameters, and nothing else."""
-    if isinstance(part, Attack):
-        return part.needs == "updates"
     if isinstance(part, Aggregator):
         return part not in DEFAULTS.values() and not overrides(part, "finish")
     return isinstance(part, Upload | Screening)
@@ -216,13 +217,17 @@ def _alone(method: Method, setup: Setup) -> list[str]:
     """A sentence where there is nobody to be averaged with."""
     if setup.participants > 1 or not method.has_shared_model(setup.model):
         return []
-    # who is asked is chosen all the same
-    others = [p for p in method.parts if p is not method.sampler]
-    parts = [p.name for p in others if p not in DEFAULTS.values()]
+    parts = [p.name for p in method.parts if _compares_clients(p)]
     idle = f", and {' and '.join(parts)} cannot compare it with others" if parts else ""
     return [
         f"one client takes part in a round: no models are averaged{idle}; let more clients take part"
     ]
+
+
+def _compares_clients(part: Part) -> bool:
+    """Whether a part weighs or compares the updates of a round."""
+    combines = isinstance(part, Aggregator | Screening) or part.needs == "spread"
+    return combines and part not in DEFAULTS.values()
 
 
 def _hardly_repeated(method: Method, setup: Setup) -> list[str]:

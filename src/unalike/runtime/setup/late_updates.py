@@ -10,11 +10,15 @@ from unalike.methods.roles import Upload
 def refuse_late_updates(stage: Stage, keeps_updates: bool) -> None:
     """Raise `UnalikeError` where a stage cannot take late updates; `keeps_updates` as in `ModelGroup`."""
     reasons = [*_reasons(stage, keeps_updates)]
-    if reasons:
-        raise UnalikeError(
-            f"late updates count in this run, and {stage.method!r} cannot use them: {'; '.join(reasons)}. Let the server await all "
-            "updates, or, of simulated devices, drop late ones: devices='first(updates=8, drop=True)'"
-        )
+    if not reasons:
+        return
+    mend = "Let the server await all updates"
+    # a round that drops late ones is no random draw either
+    if not any(part.releases_once for part in stage.method.parts):
+        mend += ", or, of simulated devices, drop late ones: devices='first(updates=8, drop=True)'"
+    raise UnalikeError(
+        f"late updates count in this run, and {stage.method!r} cannot use them: {'; '.join(reasons)}. {mend}"
+    )
 
 
 def _reasons(stage: Stage, keeps_updates: bool) -> Iterator[str]:
