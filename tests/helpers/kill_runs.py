@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from unalike.metrics.columns import TIMES
+from unalike.metrics.columns import REPLY_SECONDS, TIMES
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
@@ -49,7 +49,9 @@ def contents(fed: SmallFederation) -> dict[str, Any]:
 
     Of secure aggregation also without bytes: after a kill, keys are exchanged anew.
     """
-    left_out = [*TIMES] + (["bytes_down", "bytes_up"] if fed.federation.secure_aggregation else [])
+    left_out = [*TIMES, REPLY_SECONDS] + (
+        ["bytes_down", "bytes_up"] if fed.federation.secure_aggregation else []
+    )
     tables = {
         name: pd.read_parquet(fed.out / f"{name}.parquet")
         .drop(columns=left_out, errors="ignore")
