@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-from pathlib import Path
-from types import ModuleType
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_flags", DOCS / "site_flags.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from docs_scripts import script
 
 
 def test_every_flag_says_what_happens_without_it():
-    made = script()
+    made = script("site_flags")
     told = {(flag.owner, flag.name) for flag in made.flags()}
     missing = []
     for module in made.MODULES:

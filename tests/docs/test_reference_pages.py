@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import re
 from pathlib import Path
 
 import typer
+from docs_scripts import script
 
 import unalike as ua
 from unalike.cli import app
@@ -52,11 +52,9 @@ def test_every_page_is_in_the_navigation_of_the_site():
 
 
 def test_page_of_the_command_line_has_every_command_and_option():
-    spec = importlib.util.spec_from_file_location("site_cli", DOCS / "site_cli.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    page = script.page()
-    for name, command in script.commands(typer.main.get_command(app), "unalike"):
+    made = script("site_cli")
+    page = made.page()
+    for name, command in made.commands(typer.main.get_command(app), "unalike"):
         assert f"## {name}\n" in page
         assert [
             option

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from pathlib import Path
-from types import ModuleType
 
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_roles", DOCS / "site_roles.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from docs_scripts import script
 
 
 def test_page_has_every_hook_of_every_role_with_its_arguments():
-    made = script()
+    made = script("site_roles")
     sections = re.split(r"^## ", made.page(), flags=re.MULTILINE)[1:]
     listed = {}
     for section in sections:
@@ -33,7 +23,7 @@ def test_page_has_every_hook_of_every_role_with_its_arguments():
 
 
 def test_every_hook_says_what_it_is():
-    made = script()
+    made = script("site_roles")
     silent = []
     for role in made.all_roles():
         for name, hook in made.hooks(role).items():

@@ -192,6 +192,11 @@ def shared(tree: Tree, names: Iterable[str]) -> Tree:
     return {name: t for name, t in tree.items() if name in wanted}
 
 
+def prefixed(prefix: str, tree: Tree) -> Tree:
+    """The entries of `tree` with `prefix` before their names; `under` takes it away."""
+    return {prefix + name: t for name, t in tree.items()}
+
+
 def under(tree: Tree, prefix: str) -> Tree:
     """The entries of `tree` whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): t for name, t in tree.items() if name.startswith(prefix)}

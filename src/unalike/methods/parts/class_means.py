@@ -1,10 +1,13 @@
 """Statistics of a client's features in each class."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.func import grad
 
+from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView
 
@@ -43,3 +46,24 @@ def membership(batch: Batch, classes: int) -> Tensor:
     """[B, C]: 1 for the class of each row that counts."""
     member = batch.y[:, None] == torch.arange(classes, device=batch.y.device)
     return member if batch.weight is None else member * batch.weight[:, None]
+
+
+def descended_on_means(
+    loss: Callable[[Tree, Tensor, Tensor], Tensor],
+    params: Tree,
+    means: Tensor,
+    y: Tensor,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    generator: Generator,
+) -> Tree:
+    """The parameters after SGD down `loss(params, means, y)` on means of features [n, D] of classes [n], in random order."""
+    slope = grad(loss)
+    for _ in range(epochs):
+        order = torch.randperm(len(y), generator=generator).to(y.device)
+        for rows in order.split(batch_size):
+            g = slope(params, means[rows], y[rows])
+            params = tree.map(lambda w, g: w - lr * g, params, g)
+    return params

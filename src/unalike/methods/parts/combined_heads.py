@@ -78,7 +78,7 @@ class CombinedHeads(OwnParameters, ServerStep):
         p = counts / n_k
         spread = (p * squares - p.square() * means.square().sum(1)).sum() / n_k
         message = {SPREAD: spread.clamp_min(0), PROFILE: p[:, None] * means}
-        return head, message | {HEAD + n: w for n, w in head.items()}
+        return head, message | tree.prefixed(HEAD, head)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         message = cohort.message

@@ -74,7 +74,7 @@ class FederatedFeatures(Personalizer):
         features = torch.randn(classes, self.samples, width, generator=generator)
         features = features.to(next(iter(model.params.values())))
         state = {FEATURES: features, SEEN: features.new_zeros(classes)}
-        return state | {HEAD + n: w for n, w in head.items()}
+        return state | tree.prefixed(HEAD, head)
 
     def broadcast(self, server: ServerView) -> Tree:
         return tree.under(server.state, HEAD)
@@ -102,7 +102,7 @@ class FederatedFeatures(Personalizer):
             counts = counts + member.sum(0)
         means = _over_classes(sums, counts)
         message = {PRESENT: counts.clamp_max(1)}
-        return client.state, message | {GRADIENT + n: g for n, g in means.items()}
+        return client.state, message | tree.prefixed(GRADIENT, means)
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return message
@@ -121,7 +121,7 @@ class FederatedFeatures(Personalizer):
         for _ in range(self.steps):
             z = z - self.match_lr * slope(z)
         head = self._train_head(model, z, seen)
-        return {FEATURES: z, SEEN: seen} | {HEAD + n: w for n, w in head.items()}
+        return {FEATURES: z, SEEN: seen} | tree.prefixed(HEAD, head)
 
     def _train_head(self, model: Model, z: Tensor, seen: Tensor) -> Tree:
         """The head after its training on features [C, M, D] of the classes seen [C]."""

@@ -84,7 +84,7 @@ class Favor(Sampler):
             ASKED: torch.zeros(0, clients),
             REWARD: torch.zeros(0),
         }
-        return state | _prefixed(ONLINE, network) | _prefixed(TARGET, network)
+        return state | tree.prefixed(ONLINE, network) | tree.prefixed(TARGET, network)
 
     def choose(self, candidates: Candidates, state: Tree) -> Choice:
         if BASIS not in state:
@@ -163,7 +163,7 @@ class Favor(Sampler):
             network = descended(network, state[BEFORE], state[ASKED], returns, self.lr)
         if (round + 1) % self.ROUNDS_OF_TARGET == 0:
             target = network
-        return state | _prefixed(ONLINE, network) | _prefixed(TARGET, target)
+        return state | tree.prefixed(ONLINE, network) | tree.prefixed(TARGET, target)
 
     def returns(self, network: Tree, target: Tree, state: Tree) -> Tensor:
         """y of each round in the memory, [M]: the network that learns chooses the next client, its copy says its value."""
@@ -225,8 +225,3 @@ def moved(models: Tensor, ids: Tensor, updates: Tensor, sizes: Tensor) -> Tensor
     moved_models = models.index_copy(0, ids, server + updates)
     moved_models[-1] = server + weights @ updates
     return moved_models
-
-
-def _prefixed(prefix: str, network: Tree) -> Tree:
-    """The weights of a network by their names in the state."""
-    return {prefix + name: weight for name, weight in network.items()}

@@ -6,14 +6,13 @@ import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
-from torch.func import grad
 
 from unalike.core import tree
 from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Tree
 from unalike.core.views import ClientView, Cohort, ServerView
 from unalike.methods.part import part
-from unalike.methods.parts.class_means import class_features
+from unalike.methods.parts.class_means import class_features, descended_on_means
 from unalike.methods.parts.uploads import restore, withhold
 from unalike.methods.roles import Aggregator, Upload
 from unalike.methods.search_space import LogRange
@@ -69,11 +68,13 @@ class TaughtHead(Upload, Aggregator):
 
     def _train_head(self, server: ServerView, head: Tree, z: Tensor, y: Tensor) -> Tree:
         """The head after its training on features [n, D] of classes [n]."""
-        slope = grad(lambda w, z, y: F.cross_entropy(server.settings.model.head(w, z), y))
-        generator = server.generator
-        for _ in range(self.epochs):
-            order = torch.randperm(len(y), generator=generator).to(y.device)
-            for rows in order.split(self.batch_size):
-                g = slope(head, z[rows], y[rows])
-                head = tree.map(lambda w, g: w - self.lr * g, head, g)
-        return head
+        return descended_on_means(
+            lambda w, z, y: F.cross_entropy(server.settings.model.head(w, z), y),
+            head,
+            z,
+            y,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            generator=server.generator,
+        )

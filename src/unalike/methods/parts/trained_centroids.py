@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
-from torch.func import grad
 
 from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, ServerView, StageSettings
 from unalike.methods.part import part
+from unalike.methods.parts.class_means import descended_on_means
 from unalike.methods.parts.feature_alignment import (
     CENTROIDS,
     COUNTS,
@@ -60,7 +60,8 @@ class TrainedCentroids(AlignedFeatures, ServerStep):
                 layer = nn.Linear(width, width)
                 made_of[f"{name}.weight"] = layer.weight.detach()
                 made_of[f"{name}.bias"] = layer.bias.detach()
-        return state | {NETWORK + n: t.to(state[CENTROIDS]) for n, t in made_of.items()}
+        made_of = tree.map(lambda t: t.to(state[CENTROIDS]), made_of)
+        return state | tree.prefixed(NETWORK, made_of)
 
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         has_class = cohort.message[COUNTS] > 0
@@ -71,7 +72,7 @@ class TrainedCentroids(AlignedFeatures, ServerStep):
             network = self._train(server, network, means, y)
         known = torch.maximum(server.state[KNOWN], has_class.any(0).to(server.state[KNOWN]))
         learned = {CENTROIDS: centroids(network), KNOWN: known}
-        return update, learned | {NETWORK + n: t for n, t in network.items()}
+        return update, learned | tree.prefixed(NETWORK, network)
 
     def _train(self, server: ServerView, network: Tree, means: Tensor, y: Tensor) -> Tree:
         """The network after its training on means [n, D] of classes [n]."""
@@ -81,14 +82,16 @@ class TrainedCentroids(AlignedFeatures, ServerStep):
             distances = torch.cdist(means, centroids(network))
             return F.cross_entropy(-distances - margin * F.one_hot(y, distances.shape[1]), y)
 
-        slope = grad(loss)
-        generator = server.generator
-        for _ in range(self.epochs):
-            order = torch.randperm(len(y), generator=generator).to(y.device)
-            for rows in order.split(self.batch_size):
-                g = slope(network, means[rows], y[rows])
-                network = tree.map(lambda w, g: w - self.lr * g, network, g)
-        return network
+        return descended_on_means(
+            loss,
+            network,
+            means,
+            y,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            generator=server.generator,
+        )
 
 
 def centroids(network: Tree) -> Tensor:
