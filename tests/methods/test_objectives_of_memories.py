@@ -61,8 +61,6 @@ def test_memories_end_at_the_minimum_of_the_weighted_objective(
     [
         "clip(norm=0.1)",
         "random_mask(fraction=0.5, error_feedback=False)",
-        "topk(fraction=0.5, error_feedback=True)",
-        "fedlama(phi=2)",
         "fedlama(phi=2) + topk(fraction=0.5, error_feedback=True)",
     ],
 )

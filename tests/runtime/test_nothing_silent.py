@@ -43,6 +43,7 @@ CASES = {
     "two classes": {"clients": clients(6, classes=2), "proxy": clients(1, classes=2)[0].train},
     "equal sizes": {"clients": clients(6, sizes=(40,))},
 }
+RARER_CASES = ["two clients", "one step", "two classes", "equal sizes"]
 AS_NAMED = {p.name for p in DEFAULTS.values()} | {
     "fedavg",
     "uniform",
@@ -87,7 +88,11 @@ def trained(name, options):
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    ["one layer", "one client", "one class a client", "no norm layer"]
+    + [pytest.param(case, marks=pytest.mark.slow) for case in RARER_CASES],
+)
 def test_every_method_works_as_named_or_says_that_it_cannot(case):
     """A method whose models are those of FedAvg, of its plain mean or of local training, is not what it is called."""
     plain = {name: trained(name, CASES[case]) for name in ("fedavg", "uniform", "local_only")}
