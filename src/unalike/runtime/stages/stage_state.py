@@ -426,6 +426,7 @@ class StageState:
                     "discarded": self.discarded,
                     "round": group.state.round,
                     "accepted": list(group.accepted.items()),
+                    "choices": list(self.choices.items()),
                 }
                 | self.devices.checkpoint
             )
@@ -453,7 +454,7 @@ class StageState:
             self.done = group_facts["done"]
             self.discarded = group_facts["discarded"]
         self.sampler_state = tree.under(tensors, f"{SAMPLER}/")
-        self.choices = {}
+        self.choices = {int(client): name for client, name in facts[0]["choices"]}
         self.pending = None
 
     def save_client_states(self, facts: list[Facts]) -> None:
