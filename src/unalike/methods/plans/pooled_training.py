@@ -41,7 +41,7 @@ def _check_effect(method: Method) -> None:
     for part in method.parts:
         if part not in Method().parts and not isinstance(part, Conditioner):
             raise UnalikeError(
-                f"centralised trains on pooled data, where {part!r} has no effect; expected a conditioner, "
+                f"centralised trains on pooled data, where {part.name} has no effect; expected a conditioner, "
                 "as in 'centralised + conditional', or no method"
             )
 
