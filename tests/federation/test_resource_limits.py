@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
+import socket
 import ssl
 import time
 import tracemalloc
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -190,6 +192,45 @@ def test_gateway_counts_few_reasons_apart(files):
             assert door.gateway.rejected.total() == 2 * gateway.MAX_REASONS
 
     asyncio.run(visits())
+
+
+def farewell_with_the_handshake(door):
+    """Connect, and send the last message of the handshake and the end of TLS in one piece; the bytes that come back after it."""
+    trusting = ssl.create_default_context(cafile=door.files / "ca.pem")
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trusting.wrap_bio(received, to_send, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", door.port), 10) as visitor:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                visitor.sendall(to_send.read())
+                received.write(visitor.recv(65536))
+        with suppress(ssl.SSLError):
+            tls.unwrap()
+        visitor.sendall(to_send.read())
+        while visitor.recv(65536):
+            pass
+
+
+def test_gateway_writes_no_line_for_a_stranger(files, caplog):
+    """What asyncio would log for a connection is counted: each line would go into the record of the run."""
+
+    async def visits():
+        async with Door(files, ["north"]) as door:
+            await asyncio.to_thread(farewell_with_the_handshake, door)
+            assert await door.post("north", 1) == 200
+            assert not door.gateway.strangers
+
+    asyncio.run(visits())
+    lines = [record.getMessage() for record in caplog.records]
+    assert not [line for line in lines if "eof_received" in line]
+
+    counted = []
+    message = logging.LogRecord("asyncio", logging.WARNING, "", 0, 30 * "long ", (), None)
+    gateway.CountedMessages(counted.append).emit(message)
+    assert counted == [(30 * "long ")[: gateway.MAX_REASON_LENGTH]]
 
 
 def test_gateway_stranger_gets_no_connection_to_flower(files):

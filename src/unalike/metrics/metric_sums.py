@@ -191,16 +191,21 @@ class MetricSums:
         names = names_computed_by_client(task, chosen)
         expected = {name: _metric(name, chosen) for name in names}
         _check_computed(fields["computed_by_client"], expected)
+        # whole numbers of any size are JSON; as floats they can be stored in tables
+        computed = {name: _as_float(value) for name, value in fields["computed_by_client"].items()}
         moments = [float(moment) for moment in fields["moments"]]
-        sums = cls.from_fields(
-            fields | {"loss": None if loss is None else float(loss), "moments": moments}
-        )
+        as_floats = {"loss": _as_float(loss), "moments": moments, "computed_by_client": computed}
+        sums = cls.from_fields(fields | as_floats)
         # What one client's numbers break is found here, where it is this client's fault, and not in the sums of all.
         try:
             sums.metrics(task, chosen)
         except (ArithmeticError, ValueError) as error:
             raise UnalikeError(f"its metric sums give no metrics: {error}") from None
         return sums
+
+
+def _as_float(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _accuracy(sums: MetricSums) -> float:

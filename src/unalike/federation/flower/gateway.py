@@ -27,13 +27,15 @@ import asyncio
 import base64
 import ipaddress
 import json
+import logging
+import random
 import re
 import resource
 import ssl
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -83,6 +85,10 @@ MAX_SMALL_BYTES = 4096
 """Maximum bytes of the body of a request that sends nothing."""
 MAX_REASONS = 1000
 """Reasons of rejections in a minute that are counted apart: with addresses in them there may be many."""
+MAX_REASON_LENGTH = 80
+"""Characters of a reason that asyncio gives."""
+REPORTED = " rejected "
+"""Stands in the lines that count rejections, between their time and their number."""
 OBJECT_HEAD_BYTES = 512
 """Bytes in front of a record, in a request that sends it, are fewer."""
 MAX_OBJECT_END_BYTES = 128
@@ -250,7 +256,7 @@ class Gateway:
             if self.rejected:
                 reasons = [f"{count} x {what}" for what, count in self.rejected.most_common(10)]
                 now = time.strftime("%Y-%m-%d %H:%M:%S%z")
-                print(f"{now} rejected {self.rejected.total()}: {', '.join(reasons)}", flush=True)
+                print(f"{now}{REPORTED}{self.rejected.total()}: {', '.join(reasons)}", flush=True)
                 self.rejected.clear()
 
     def count_rejected(self, reason: str) -> None:
@@ -312,7 +318,10 @@ class Gateway:
     def _as_stranger(self, task: asyncio.Task[None], address: str) -> Iterator[None]:
         """Count a connection as a stranger's. Of too many the oldest one is closed, of the address that has the most."""
         if len(self.strangers) >= self.settings.strangers:
-            [(busiest, _)] = Counter(self.strangers.values()).most_common(1)
+            # by chance among equals: who connects from many addresses must not cut each of the others with certainty
+            counts = Counter(self.strangers.values())
+            most = max(counts.values())
+            busiest = random.choice([place for place, count in counts.items() if count == most])
             oldest = next(task for task, place in self.strangers.items() if place == busiest)
             del self.strangers[oldest]
             oldest.cancel()
@@ -328,7 +337,7 @@ class Gateway:
         """The streams of a connection after the handshake of TLS."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=self.settings.head_bytes)
-        protocol = asyncio.StreamReaderProtocol(reader)
+        protocol = EncryptedStream(reader)
         transport = await loop.start_tls(
             plain.transport,
             protocol,
@@ -644,10 +653,33 @@ def network(address: str) -> str:
     return str(ipaddress.ip_network((found, 64), strict=False))
 
 
+class EncryptedStream(asyncio.StreamReaderProtocol):
+    """The protocol of a stream over TLS: its end ends the connection, also before `connection_made` says that it is one of TLS."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
+class CountedMessages(logging.Handler):
+    """Counts what asyncio would log: a stranger who causes it writes no line of its own."""
+
+    def __init__(self, count: Callable[[str], None]):
+        super().__init__()
+        self.count = count
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count(record.getMessage().partition("\n")[0][:MAX_REASON_LENGTH])
+
+
 def main(path: str) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
-    asyncio.run(Gateway(Settings(**json.loads(Path(path).read_text()))).serve())
+    gateway = Gateway(Settings(**json.loads(Path(path).read_text())))
+    log = logging.getLogger("asyncio")
+    log.addHandler(CountedMessages(gateway.count_rejected))
+    log.propagate = False
+    asyncio.run(gateway.serve())
 
 
 if __name__ == "__main__":
