@@ -76,6 +76,9 @@ def server(folder: Path, listen: str) -> ThreadingHTTPServer:
     recent_status = RecentStatus(folder)
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = 10.0
+        """Seconds for which a connection may be silent."""
+
         def do_GET(self) -> None:
             match self.path:
                 case "/health":

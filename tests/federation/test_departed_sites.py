@@ -186,6 +186,29 @@ def test_pause_for_lack_of_a_quorum_ends_by_itself(tmp_path):
         assert all(bool((t == wanted[group][name]).all()) for name, t in tensors.items())
 
 
+def test_pause_ends_when_the_answers_arrive_that_were_late(tmp_path):
+    """All sites are connected, and their answers take longer than all attempts, once."""
+    terms = {"rounds": 2, "deadline": 0.1, "repeat": 10.0, "patience": 2}
+    fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), **terms)
+    held, stalls = [], [True]
+    receive = fed.transport.receive
+
+    def stalled(seconds):
+        answers = receive(seconds)
+        if stalls and len(fed.events("asked")) == 2:
+            held.extend(answers)
+            return []
+        found = [*held, *answers]
+        held.clear()
+        return found
+
+    fed.transport.receive = stalled
+    Timer(1.5, stalls.clear).start()
+    run = fed.coordinator(control=Control()).run()
+    assert [e["event"] for e in fed.events("paused", "resumed")] == ["paused", "resumed"]
+    assert run.history.rounds["participants"].tolist() == [0, 3, 3]
+
+
 def test_pause_of_the_operator_stays(tmp_path):
     fed = SmallFederation(
         tmp_path, make_clients(SAMPLE_SIZES), deadline=0.1, repeat=10.0, patience=1

@@ -55,6 +55,31 @@ def diagnosed(tmp_path_factory):
     return run, replies, run_diagnosis(run, "test"), local
 
 
+@pytest.mark.parametrize("lie", ["wraps around", "other ranges"])
+def test_counts_that_do_not_add_up_to_the_samples_are_refused(tmp_path, lie):
+    """Four counts of 2^62 add up to nothing in whole numbers; counts by magnitude choose the ranges of all."""
+    fed = SmallFederation(tmp_path, make_clients(SIZES), "diagnosis", rounds=0)
+
+    def changed(head, facts, tensors):
+        histograms = tensors.get("histograms")
+        if histograms is None or (histograms.dim() == 3) != (lie == "wraps around"):
+            return None
+        histograms = histograms.clone()
+        if lie == "wraps around":
+            histograms[..., :4] += 2**62
+        else:
+            histograms[..., -1] += 2**40
+        return head, facts, {"histograms": histograms}
+
+    fed.corrupt("site3", changed)
+    found = run_diagnosis(fed.run(), "test")
+    refused = fed.events("refused")
+    assert {event["client"] for event in refused} == {"site3"}
+    assert all("counts that add up to" in event["why"] for event in refused)
+    is_left_out = "site3 did not answer all questions" in " ".join(found.notes)
+    assert is_left_out == (lie == "wraps around")
+
+
 @pytest.mark.parametrize("name", LABEL_MEASURES)
 def test_label_and_size_measures_equal_those_of_the_local_form(diagnosed, name):
     *_, found, local = diagnosed

@@ -10,12 +10,13 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from secure_federation import FOUR, TERMS, Tap, secure, sums_of
+from secure_federation import ALL_SITES, FOUR, TERMS, Tap, secure, sums_of
 from small_federation import COORDINATOR, SmallFederation, key_of, make_clients, states
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import entries
+from unalike.core.codec import checksum
 from unalike.engine.loop import Loop
 from unalike.federation.coordinator import secure_aggregation
 from unalike.federation.coordinator.run_control import Stopped
@@ -33,7 +34,7 @@ OTHER_RUN = f"{2**60:020d}-{'0' * 16}"
 @pytest.fixture
 def scaffold(tmp_path):
     """A federation after two rounds with client states, with taps at its sites."""
-    fed = secure(tmp_path, "scaffold", rounds=2, also=("fedavg",))
+    fed = secure(tmp_path, "scaffold", rounds=2, also=("fedavg",), **ALL_SITES)
     taps = fed.tapped(Tap)
     fed.run()
     return fed, taps
@@ -157,7 +158,7 @@ def test_masks_follow_from_every_field_that_the_sites_have_in_common(scaffold):
 
 def test_round_of_the_facts_is_that_of_the_head(tmp_path):
     """Else a round could be asked again under the next one's keys: equal updates, of which two sums show one."""
-    fed = secure(tmp_path, "scaffold", rounds=3)
+    fed = secure(tmp_path, "scaffold", rounds=3, **ALL_SITES)
     taps = fed.tapped(Tap)
     seen = []
 
@@ -178,7 +179,7 @@ def test_round_of_the_facts_is_that_of_the_head(tmp_path):
 
 def test_client_state_is_that_of_the_last_sum_with_the_site(tmp_path):
     """One site told to begin anew, over the same model: the difference of two sums over all was its gradient, to 5 10^-7."""
-    fed = secure(tmp_path, "scaffold", rounds=3, threshold=4)
+    fed = secure(tmp_path, "scaffold", rounds=3, **ALL_SITES)
     taps = fed.tapped(Tap)
     seen = []
 
@@ -212,6 +213,27 @@ def test_step_of_a_request_is_checked_also_after_the_first_one(scaffold, changed
     assert answer_of(fed, message.head, facts | changed, tensors)[0] == "unable"
 
 
+def test_request_cannot_set_what_a_site_is_not_sent(tmp_path):
+    """A declined request left a model group with its values of the frozen head: with a head of 0 a site's update is 0."""
+    fed = secure(tmp_path, "fedavg + fixed(select='head')", rounds=1)
+    taps = fed.tapped(Tap)
+    fed.run()
+    message = unseal(taps["site0"].requests["evaluate"][-1], COORDINATOR.public_key())
+    facts, tensors = message.open()
+    before = answer_of(fed, message.head, facts, tensors)
+    model = fed.workers["site0"].worker.run_config.model
+    zeros = {}
+    for name, t in model.params.items():
+        if f"params/{name}" not in tensors:
+            zeros[f"fixed.params/{name}"] = torch.zeros_like(t)
+    assert zeros
+    for derived in (False, True):
+        poisoned = facts | {"derived": derived, "fixed": checksum(zeros)}
+        assert answer_of(fed, message.head, poisoned, tensors | zeros)[0] == "unable"
+        kind, told, _ = answer_of(fed, message.head, facts | {"derived": derived}, tensors)
+        assert kind == "unable" if derived else told == before[1]
+
+
 # one sum over a model, in all runs -------------------------------------------------------------------------------------
 
 
@@ -234,7 +256,7 @@ def bits(run):
 def test_run_again_over_the_same_sites_gives_the_same_sums(tmp_path):
     fed = secure(tmp_path, rounds=2)
     first = fed.run()
-    assert bits(again(fed).run()) == bits(first)
+    assert bits(again(fed, **ALL_SITES).run()) == bits(first)
 
 
 def test_sum_over_the_same_model_without_one_site_is_declined_in_a_later_run(tmp_path):
@@ -387,15 +409,15 @@ def test_error_of_training_is_told_by_the_sum_alone(tmp_path, error):
 
 
 def test_site_whose_training_failed_keeps_its_client_state_and_takes_part_in_the_next_run(tmp_path):
-    undisturbed = secure(tmp_path / "undisturbed", "scaffold", rounds=2).run()
-    fed = secure(tmp_path / "failed", "scaffold", rounds=2)
+    undisturbed = secure(tmp_path / "undisturbed", "scaffold", rounds=2, **ALL_SITES).run()
+    fed = secure(tmp_path / "failed", "scaffold", rounds=2, **ALL_SITES)
     failed_at_site3 = failing(3, ValueError("x"), rounds=(1,))
     with failed_at_site3, pytest.raises(UnalikeError, match="round 2: training failed at 1"):
         fed.run()
     journal = list(entries(tmp_path / "failed" / "site3" / "journal.jsonl"))
     assert [e["why"] for e in journal if e["event"] == "idle summand"] == ["ValueError: x"]
     assert "declined" not in {e["event"] for e in journal}
-    assert bits(again(fed).run()) == bits(undisturbed)
+    assert bits(again(fed, **ALL_SITES).run()) == bits(undisturbed)
 
 
 def test_sum_of_one_site_among_idle_ones_is_random(tmp_path, monkeypatch):
@@ -413,7 +435,7 @@ def test_sum_of_one_site_among_idle_ones_is_random(tmp_path, monkeypatch):
         return real_run(self, broadcast, ids, accepted)
 
     monkeypatch.setattr(Loop, "run", run)
-    fed = secure(tmp_path, "scaffold", threshold=4, rounds=1)
+    fed = secure(tmp_path, "scaffold", rounds=1, **ALL_SITES)
     with pytest.raises(UnalikeError, match="training failed at 3 of 4 sites"):
         fed.run()
     [total] = sums
@@ -423,7 +445,7 @@ def test_sum_of_one_site_among_idle_ones_is_random(tmp_path, monkeypatch):
     assert abs(shares.mean() - 0.5) < 0.2 and shares.min() > 1e-6
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "topk(fraction=0.5) + ditto"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "random_mask(fraction=0.5) + ditto"])
 @pytest.mark.parametrize("factor", [1e8, 1e30, 3e38])
 def test_every_finite_model_gets_the_same_kind_of_answer(tmp_path, monkeypatch, factor, method):
     """Models of whatever size: no site declines, and where sites cannot train on it the run ends."""
@@ -442,7 +464,7 @@ def test_every_finite_model_gets_the_same_kind_of_answer(tmp_path, monkeypatch, 
         return kind, facts, tensors
 
     monkeypatch.setattr(MaskedRequests, "request", huge)
-    fed = secure(tmp_path, method, rounds=1)
+    fed = secure(tmp_path, method, rounds=1, **ALL_SITES)
     taps = fed.tapped(Tap)
     with pytest.raises(UnalikeError, match="training failed at 4 of 4 sites"):
         fed.run()

@@ -19,18 +19,38 @@ def test_norm_guard_matches_hand_computed_values():
     reports = {site: {"update": norm} for site, norm in norms.items()}
     assert guard.scaled_norms(reports) == {"c": {"update": 2.0}}
     guard.accept({"a": {"update": 1.0}, "b": {"update": 2.0}})
-    # the median now runs over 1, 2 of the first round and 5, 5, 5 of this one
+    # the median now runs over the sites: 1 of a, 2 of b (each the lower one of its two norms) and 5 of c
     assert guard.scaled_norms({key: {"update": 5.0} for key in "abc"}) == {}
-    # over 1, 2, and the norm of one site alone, which may be ten times the median
-    assert guard.scaled_norms({"b": {"update": 19.0}}) == {}
-    assert guard.scaled_norms({"b": {"update": 21.0}}) == {"b": {"update": 2.0}}
-    guard.accept({key: {"update": 5.0} for key in map(str, range(2 * MAX_KEPT_NORMS))})
-    assert len(guard.seen["update"]) == MAX_KEPT_NORMS
+    assert guard.scaled_norms({key: {"update": 7.0} for key in "abc"})["c"] == {"update": 2.0}
+    # over 1 of a and 2 of b, of which one alone answers: it may be ten times the median
+    assert guard.scaled_norms({"b": {"update": 9.0}}) == {}
+    assert guard.scaled_norms({"b": {"update": 11.0}}) == {"b": {"update": 1.0}}
+    for _ in range(2 * MAX_KEPT_NORMS):
+        guard.accept({"b": {"update": 5.0}})
+    assert {site: len(kept) for site, kept in guard.seen["update"].items()} == {
+        "a": 1,
+        "b": MAX_KEPT_NORMS,
+    }
     assert NormGuard(0).scaled_norms(reports) == NormGuard(0).faults(reports) == {}
     # nobody moves: nobody stands out
     still = {key: {"update": 0.0} for key in "abc"}
     assert NormGuard(3.0).faults(still) == NormGuard(3.0).scaled_norms(still) == {}
     assert list(NormGuard(3.0).faults(reports | {"f": {"update": 0.0}})) == ["f"]
+
+
+def test_site_that_answers_more_often_has_one_vote():
+    """In asynchronous rounds one fast site with tiny updates had all honest ones scaled down to its own size."""
+    guard = NormGuard(3.0)
+    guard.accept({site: {"update": 1.0} for site in "abc"})
+    for _ in range(50):
+        tiny = {"fast": {"update": 1e-6}}
+        assert guard.scaled_norms(tiny) == {}
+        guard.accept(tiny)
+    assert guard.scaled_norms({"a": {"update": 1.2}}) == {}
+    for step in range(50):
+        growing = {"fast": {"update": 1.1**step}}
+        guard.accept({"fast": {"update": min(1.1**step, 3.0)}})
+    assert guard.scaled_norms(growing) == {"fast": {"update": 1.0}}
 
 
 def test_norm_guard_gives_messages_more_room_and_a_floor():
@@ -339,7 +359,8 @@ def test_updates_that_are_too_large_count_with_the_usual_norm(factor, tmp_path):
     # the norms that are recorded are those that were sent
     norms = fed.events("norms")[0]["norms"]
     assert norms["site3"] > 10 * norms["site0"]
-    counted = run._runner._norm_guard.seen["update"]
+    of_sites = run._runner._norm_guard.seen["update"]
+    counted = [norm for norms in of_sites.values() for norm in norms]
     assert max(counted) < 3 * sorted(counted)[len(counted) // 2]
 
 
@@ -436,7 +457,8 @@ def test_norm_guard_state_survives_restart(tmp_path):
     for group, tensors in states(calm.run()).items():
         for name, t in tensors.items():
             assert torch.equal(states(run)[group][name], t)
-    assert len(run._runner._norm_guard.seen["update"]) == 20
+    kept = run._runner._norm_guard.seen["update"]
+    assert [len(norms) for norms in kept.values()] == [4, 4, 4, 4, 4]
 
 
 def test_median_without_norm_guard_bounds_model(tmp_path):

@@ -118,7 +118,8 @@ class Sites:
         values = np.array([model, 0.0 if accepted is None else 1.0 + accepted, round, setup])
         self.summand(name, run, setup, round, cohort, model, accepted, values)
 
-    def summand(self, name, run, setup, round, cohort, model, accepted, values):
+    def summand(self, name, run, setup, round, cohort, model, accepted, values, history=None):
+        """`history` is that of sites that keep states; None: they keep none."""
         asked = MaskedTrainRequest(
             terms=self.federation.terms,
             rounds=4,
@@ -138,10 +139,12 @@ class Sites:
             setup=setup,
             clients=4,
             cohort=tuple(cohort),
+            history=history or "",
         )
         sums = self.site(name, run)
         head = self.head(name, run, round, "train")
-        masks = sums.begin_summand(head, asked, {"params/w": torch.full((3,), float(model))})
+        tensors = {"params/w": torch.full((3,), float(model))}
+        masks = sums.begin_summand(head, asked, tensors, keeps_states=history is not None)
         return masks, sums.masked(masks, values)
 
     def ask_unmask(self, name, run, setup, round, alive, dropped):
@@ -255,6 +258,33 @@ def test_channel_keys_and_polynomials_follow_from_the_list(tmp_path, monkeypatch
     assert keys[0] != keys[1]
     shares = [sums._split("mask key", 0, NAMES, members) for members in ("one list", "another")]
     assert not set(shares[0]) & set(shares[1])
+
+
+def test_sites_whose_states_rest_on_other_models_are_in_no_sum_together(tmp_path):
+    """Rounds on other models silenced all sites but one: the sum over all was that one's update."""
+    sites = Sites(tmp_path)
+    for name in NAMES:
+        sites.ask_keys(name, RUNS[0], 1, 0)
+    for name in NAMES:
+        sites.ask_shares(name, RUNS[0], 1, NAMES)
+
+    def context(name, round, model, accepted, history):
+        of_round = (name, RUNS[0], 1, round, NAMES, model, accepted, np.zeros(3), history)
+        return sites.summand(*of_round)[0].context
+
+    first = {}
+    for name in NAMES:
+        model = 1 if name == "site3" else 0
+        first[name] = context(name, 0, model, None, "")
+    assert len(set(first.values())) == 2
+    for name in NAMES:
+        for other in {"", *first.values()} - {first[name]}:
+            with pytest.raises(Declined, match="another history in round 1"):
+                context(name, 1, 0, 0, other)
+
+    # each with its own history, over one model: the masks of site3 do not cancel
+    second = {name: context(name, 1, 0, 0, first[name]) for name in NAMES}
+    assert len({second[name] for name in NAMES[:3]}) == 1 and second["site3"] != second["site0"]
 
 
 def test_setup_of_too_many_rounds_deletes_no_secret(tmp_path):

@@ -126,6 +126,15 @@ def test_site_gains_no_majority_of_scores_by_its_word_alone(split, word, tmp_pat
     with pytest.raises(UnalikeError, match=rf"site2 claims 1000000 of \d+ {word} samples"):
         unknown.run()
 
+    # a number that a person wrote down covers no more than that; of validation samples more are refused one by one
+    if split == "val":
+        return
+    sites = tuple(replace(site, samples=1000) for site in fed.federation.sites)
+    above = SmallFederation(tmp_path / "above", clients, sites=sites)
+    above.corrupt("site2", claims(10**6))
+    with pytest.raises(UnalikeError, match=rf"1000000 of \d+ {word} samples.*enrolled for 1000"):
+        above.run()
+
 
 def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_path):
     from unalike.cli.federation.control import MAX_SAMPLES, _row

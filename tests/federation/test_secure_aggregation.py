@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from every_method import METHODS
-from secure_federation import FOUR, TERMS, Tap, secure, sums_of
+from secure_federation import ALL_SITES, FOUR, TERMS, Tap, secure, sums_of
 from small_federation import (
     COORDINATOR,
     MODEL,
@@ -124,13 +124,14 @@ def test_masks_of_two_sites_are_equal_and_of_every_sum_another_one():
 
 SERVED = {
     "fedavg": {},
-    "scaffold": {"participation": 0.75},
-    "feddyn": {},
+    "fedprox(mu=0.1)": {"participation": 0.75},
+    "scaffold": ALL_SITES,
+    "feddyn": ALL_SITES,
     "fednova": {"work": ua.Work(steps=3, batch_size=5, lr=0.1)},
     "uniform + fedadam": {},
-    "fedper + fedprox(mu=0.1)": {},
-    "topk(fraction=0.5) + ditto": {},
-    "scaffold + half_precision": {},
+    "fedper + fedprox(mu=0.1)": ALL_SITES,
+    "random_mask(fraction=0.5) + ditto": ALL_SITES,
+    "scaffold + half_precision": ALL_SITES,
     "client_dp(noise_multiplier=0, where='site', clip=0.1)": {"work": ua.Work(lr=0.1)},
 }
 
@@ -155,11 +156,11 @@ def test_model_is_that_of_the_simulation(tmp_path, method):
 def test_random_mask_shortens_the_sum(tmp_path):
     """The sum is that of masked updates, in the simulation and here; it has a tenth of the numbers, and a weight and a loss."""
     method, model = "fedavg + random_mask(fraction=0.1)", "mlp(hidden=(40,))"
-    fed = secure(tmp_path, method, rounds=3, model=model)
+    fed = secure(tmp_path, method, rounds=3, model=model, **ALL_SITES)
     ours, theirs = fed.run(), fed.simulated()
     for name, t in theirs.params.items():
         torch.testing.assert_close(ours.params[name], t, rtol=1e-5, atol=2e-6)
-    whole_fed = secure(tmp_path / "whole", "fedavg", rounds=3, model=model)
+    whole_fed = secure(tmp_path / "whole", "fedavg", rounds=3, model=model, **ALL_SITES)
     whole = whole_fed.run()
     for federation, run in (
         (fed.federation, ours),
@@ -206,7 +207,7 @@ def test_batch_norm_of_their_own_is_served(tmp_path):
     model = "cnn(channels=(4,), hidden=8, norm='batch')"
     with pytest.raises(UnalikeError, match="is no sum: use buffers='local'"):
         SmallFederation(tmp_path / "a", clients, model=model, **TERMS)
-    fed = SmallFederation(tmp_path / "b", clients, model=model, buffers="local", rounds=1, **TERMS)
+    fed = SmallFederation(tmp_path / "b", clients, model=model, buffers="local", rounds=1, **TERMS | ALL_SITES)
     ours, theirs = fed.run(), fed.simulated()
     for name, t in theirs.params.items():
         torch.testing.assert_close(ours.params[name], t, rtol=1e-5, atol=1e-6)
@@ -217,12 +218,12 @@ def test_batch_norm_of_their_own_is_served(tmp_path):
 @pytest.mark.parametrize(("method", "told"), [("ditto", {"clients"}), ("fedper", set())])
 def test_scores_of_personal_models_stay_at_the_sites_which_keep_the_models(tmp_path, method, told):
     """A coordinator read a feature of a training sample from scores of models that training had made."""
-    fed = secure(tmp_path, method, rounds=1)
+    fed = secure(tmp_path, method, rounds=1, **ALL_SITES)
     taps = fed.tapped(Tap)
     run = fed.run()
     assert NOTE_ON_HIDDEN_SCORES in run.notes
     assert not [name for name in run.history.rounds if name.startswith("personal")]
-    expected = secure(tmp_path / "again", method, rounds=1).simulated()
+    expected = secure(tmp_path / "again", method, rounds=1, **ALL_SITES).simulated()
     for k, (name, tap) in enumerate(taps.items()):
         asked = unseal(tap.requests["evaluate"][-1], COORDINATOR.public_key()).open()[0]
         assert "personal" in asked["evaluate"]
@@ -237,7 +238,7 @@ def test_scores_of_personal_models_stay_at_the_sites_which_keep_the_models(tmp_p
 
 @pytest.mark.parametrize("stop", ["accuracy >= 0.9", "round >= 1"])
 def test_rule_about_scores_that_stay_at_the_sites_is_refused(stop):
-    federation = federation_of(make_clients(FOUR), "fedper", stop=stop, **TERMS)
+    federation = federation_of(make_clients(FOUR), "fedper", stop=stop, **TERMS | ALL_SITES)
     reads_scores = "accuracy" in stop
     refused = pytest.raises(UnalikeError, match="scores of such models stay at the sites")
     with refused if reads_scores else nullcontext():
@@ -247,6 +248,9 @@ def test_rule_about_scores_that_stay_at_the_sites_is_refused(stop):
 REFUSED = {
     "median": "median reads each update",
     "multikrum": "reads each update",
+    "topk(fraction=0.1)": "topk has each site send numbers of a grid, or at places, of its own",
+    "quantize(bits=8)": "quantize has each site send numbers of a grid, or at places, of its own",
+    "powersgd": "powersgd has each site send numbers of a grid, or at places, of its own",
     "feddisco": "reads label_histogram of each site",
     "ifca(clusters=2)": "divides the sites into groups",
     "ccvr": "reads the answer of each site to",
@@ -417,12 +421,13 @@ class Leaving:
     ],
 )
 def test_drop_out_at_every_step_gives_the_sum_of_the_others(tmp_path, kind, round, participants):
-    fed = secure(tmp_path / "secure", "scaffold", rounds=3, quorum=3)
+    method = "fedprox(mu=0.1) + fedavgm"
+    fed = secure(tmp_path / "secure", method, rounds=3, quorum=3)
     fed.workers["site2"] = Leaving(fed, "site2", kind, round)
     run = fed.run()
     assert run.history.rounds["participants"].tolist() == participants
     plain = SmallFederation(
-        tmp_path / "plain", make_clients(FOUR), "scaffold", rounds=3, quorum=3, grace=0.05
+        tmp_path / "plain", make_clients(FOUR), method, rounds=3, quorum=3, grace=0.05
     )
     plain.workers["site2"] = Leaving(plain, "site2", "train", participants.index(3) - 1)
     for name, t in states(plain.run())["all"].items():
@@ -446,8 +451,8 @@ def test_site_that_returns_gets_keys_in_a_new_setup(tmp_path):
 
 @pytest.mark.parametrize("kind", ["keys", "shares", "train", "unmask"])
 def test_too_few_sites_stop_the_round_which_goes_on_when_they_are_back(tmp_path, kind):
-    """Two of four leave where three are needed. The coordinator begins anew, as after a kill, also the sites."""
-    fed = secure(tmp_path / "a", "scaffold", rounds=2, quorum=3, deadline=0.3, patience=1)
+    """Two of four leave where all are needed. The coordinator begins anew, as after a kill, also the sites."""
+    fed = secure(tmp_path / "a", "scaffold", rounds=2, deadline=0.3, patience=1, **ALL_SITES)
     for name in ("site1", "site2"):
         fed.workers[name] = Leaving(fed, name, kind, 1 if kind in ("train", "unmask") else 0)
     with pytest.raises(Stopped):
@@ -456,7 +461,7 @@ def test_too_few_sites_stop_the_round_which_goes_on_when_they_are_back(tmp_path,
     fed.restart_sites()
     run = fed.run()
     assert run.history.rounds["participants"].tolist() == [0, 4, 4]
-    calm = secure(tmp_path / "b", "scaffold", rounds=2, quorum=3)
+    calm = secure(tmp_path / "b", "scaffold", rounds=2, **ALL_SITES)
     for name, t in states(calm.run())["all"].items():
         assert torch.equal(states(run)["all"][name], t)
 

@@ -37,11 +37,11 @@ SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3))
 def fed(folder: Path, method: str, rounds: int = 4) -> SmallFederation:
     plain = method.removeprefix("secure ")
     if plain == method:
-        more = {"protocol": ("clients", "local")}
+        more = {"protocol": ("clients", "local"), "participation": 0.7}
     else:
-        more = {"protocol": ("clients",), "secure_aggregation": True, "threshold": 2}
-    terms = {"rounds": rounds, "participation": 0.7}
-    return SmallFederation(folder, make_clients(SAMPLE_SIZES), plain, **terms, **more)
+        # sites with client states are all in each sum
+        more = {"protocol": ("clients",), "secure_aggregation": True, "threshold": 3}
+    return SmallFederation(folder, make_clients(SAMPLE_SIZES), plain, rounds=rounds, **more)
 
 
 def contents(fed: SmallFederation) -> dict[str, Any]:

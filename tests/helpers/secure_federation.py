@@ -11,6 +11,8 @@ from unalike.federation.site.site_folder import SUMS
 
 FOUR = ((20, 8), (12, 6), (16, 6), (9, 5))
 TERMS = {"secure_aggregation": True, "threshold": 3, "grace": 0.05, "repeat": 0.05}
+ALL_SITES = {"threshold": 4}
+"""The threshold of methods with client states."""
 
 
 def secure(folder, method="fedavg", **more):

@@ -8,8 +8,18 @@ from torch import nn
 
 from unalike.methods.method import Method
 
+from unalike.methods.parts.aligned_start import FISHER, FisherMean
+from unalike.methods.parts.combined_heads import SPREAD, CombinedHeads
+
 SIZES = (7, 3, 5)
 WORK = {"epochs": 1, "batch_size": None, "lr": 0.5}
+
+
+def test_negative_squares_are_refused():
+    """With a trace of minus the sum of the others each honest update counted many times."""
+    for part, name in ((FisherMean(), FISHER), (CombinedHeads(), SPREAD)):
+        assert "below 0" in part.why_impossible({name: torch.tensor(-1.0)}, 5)
+        assert not part.why_impossible({name: torch.tensor(0.0)}, 5)
 
 
 def body_of(module, x):

@@ -303,6 +303,25 @@ def test_favor_compresses_updates_to_their_principal_components():
     assert models.tolist() == [[1, 1], [3, 1], [3, 1]]
 
 
+def test_favor_learns_nothing_from_a_round_with_absurd_numbers():
+    """Of compressed updates it sees what was sent, which may be huge where the update is not: a decomposition ended the run."""
+    sampler = Favor()
+    state = sampler.choice_init(3)
+    for number in (3e38, float("nan")):
+        updates = {"w": torch.tensor([[1.0, 0.0], [0.0, number], [2.0, 1.0]])}
+        outcome = CohortOutcome(
+            round=0,
+            asked=np.arange(3),
+            ids=np.arange(3),
+            sizes=np.ones(3),
+            losses=np.ones(3),
+            seconds=np.ones(3),
+            shares=np.ones(3),
+            updates=updates,
+        )
+        assert sampler.observe(outcome, state) is state
+
+
 def test_favor_returns_by_hand():
     sampler = Favor(components=1, hidden=1, target=0.9, discount=0.5)
     losses = torch.tensor([0.1, 0.3, torch.nan])

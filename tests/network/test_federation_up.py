@@ -244,7 +244,7 @@ class Real:
         ).run()
 
 
-SECURE = {"names": ("north", "south", "west"), "secure_aggregation": True, "threshold": 2}
+SECURE = {"names": ("north", "south", "west"), "secure_aggregation": True, "threshold": 3}
 
 
 @pytest.mark.slow

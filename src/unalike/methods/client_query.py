@@ -57,6 +57,13 @@ class ClientQuery:
         """
         raise NotImplementedError
 
+    def why_impossible(self, answer: Tree, samples: int) -> str:
+        """The reason why no client with so many training samples gives this answer; empty if one may. Default: empty.
+
+        A server refuses such an answer. It has the names, shapes and types of `answer`, and finite numbers.
+        """
+        return ""
+
     def __repr__(self) -> str:
         return spec_text(self)
 

@@ -15,7 +15,7 @@ from unalike.diagnosis.samples import ClientCounts, notes_on_few, range_names
 from unalike.diagnosis.training import TrainedDivision, TrainingSkew, inner_products, skew_of
 from unalike.methods.plan import Answers, steps_of
 from unalike.methods.plans.diagnosis_plan import DiagnosisPlan
-from unalike.methods.plans.histograms import DIRECTIONS
+from unalike.methods.plans.histograms import DIRECTIONS, TOLERATED_DEVIATIONS
 from unalike.reporting.wording import listing, plural, significant
 from unalike.runtime.results.finished_run import Run
 
@@ -25,8 +25,6 @@ UNAVAILABLE = {
     TRAINING_SCALE: "it takes training on the same samples, divided in other ways",
 }
 """Quantity that cannot be computed from counts and updates -> the reason."""
-TOLERATED_DEVIATIONS = 10
-"""How many standard deviations of their noise counts may differ from what they must be."""
 DELTA = 1e-5
 """The delta of the differential privacy that noise on counts gives to one training sample."""
 FEATURE_STEPS = ("features-magnitudes", "features-spans", "features")
@@ -91,8 +89,10 @@ def run_diagnosis(run: Run, name: str) -> Diagnosis:
 
 def _is_possible(run: Run, client: int, noise: float) -> bool:
     """Whether a client's counts fit each other and its number of samples, but for their noise."""
-    counts = _rows(run.answers["classes"], _counts_name(noise), [client])[0]
+    # the sum of whole numbers may wrap around
+    counts = _rows(run.answers["classes"], _counts_name(noise), [client])[0].astype(float)
     by_direction = _rows(run.answers["features"], "histograms", [client])[0]  # [R, C, B]
+    by_direction = by_direction.astype(float)
     size = run.run_config.population.sizes[client]
 
     # No count is negative, the ranges of a direction add up to the count of a class, and the counts to the client's samples.

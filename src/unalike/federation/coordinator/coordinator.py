@@ -98,6 +98,7 @@ class Coordinator:
         audit: Callable[..., None] = lambda event, **details: None,
         last_words: Callable[[], str] = lambda: "finished",
         unmasked: SumLedger | None = None,
+        earlier_runs: Collection[str] = (),
     ):
         if public_text(key) != federation.coordinator:
             raise UnalikeError(
@@ -114,6 +115,7 @@ class Coordinator:
         self.tell = tell
         self.audit = audit
         self.last_words = last_words
+        self.earlier_runs = earlier_runs
         self.unmasked = unmasked or SumLedger(self.directory.path / SUMS)
 
     def run(
@@ -214,7 +216,7 @@ class Coordinator:
         file = self.directory.path / "roster.json"
         roster = Roster.load(file)
         if not roster.run:
-            roster = Roster(new_run(), {})
+            roster = Roster(new_run(self.earlier_runs), {})
             roster.save(file)
         if not roster.sites:
             roster = self._admitted(roster.run)
@@ -347,12 +349,17 @@ class Coordinator:
 
     def _check_claim(self, name: str, claimed: int, total: int, part: str, sites: int) -> None:
         """Raise `UnalikeError` for a site with most of the weight by its word alone. Of two sites one always has half or more."""
-        enrolled = self.federation.sites[self.federation.number(name)]
-        if sites > 2 and enrolled.samples >= MAX_SAMPLES:
+        enrolled = self.federation.sites[self.federation.number(name)].samples
+        # a number that a person wrote down covers as many samples, of whatever part
+        is_covered = claimed <= enrolled < MAX_SAMPLES
+        if sites > 2 and not is_covered:
+            known = "nobody has said how many it has"
+            if enrolled < MAX_SAMPLES:
+                known = f"it is enrolled for {enrolled}"
             raise UnalikeError(
-                f"{name} claims {claimed} of {total} {part} samples, most of the weight, and nobody has said how many it has: "
-                f"write its number as samples in federation.toml if it is right, or revoke the site; `unalike federation init` "
-                "takes numbers from --summary or --sites north:120"
+                f"{name} claims {claimed} of {total} {part} samples, most of the weight, and {known}: write its number as samples "
+                "in federation.toml if it is right, or revoke the site; `unalike federation init` takes numbers from --summary "
+                "or --sites north:120"
             )
 
 
@@ -428,6 +435,7 @@ def run_rounds(
                     audit=audit,
                     last_words=last_words,
                     unmasked=unmasked,
+                    earlier_runs=folder.run_names,
                 )
                 run = coordinator.run(progress=log_round)
                 audit("finished", round=operator.round)

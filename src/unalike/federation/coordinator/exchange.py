@@ -52,16 +52,20 @@ class Requests(Generic[T]):
 
 @dataclass
 class SameRequest(Requests[T]):
-    """One request, the same for all sites; `value_of` reads an answer."""
+    """One request, the same for all sites; `value_of` reads an answer, `outliers_of` says which values stand out."""
 
     content: Request
     value_of: Callable[[str, Facts, Tree], T]
+    outliers_of: Callable[[Mapping[str, T]], Mapping[str, str]] = lambda values: {}
 
     def request(self, site: str) -> Request:
         return self.content
 
     def read(self, site: str, facts: Facts, tensors: Tree) -> T:
         return self.value_of(site, facts, tensors)
+
+    def outliers(self, values: Mapping[str, T]) -> Mapping[str, str]:
+        return self.outliers_of(values)
 
 
 @dataclass
@@ -307,15 +311,20 @@ class Exchange(Generic[T]):
         return attempt
 
     def _pause(self, why: str) -> None:
-        """Pause the run until a quorum is back of the sites that are offline now, or the operator resumes it."""
+        """Pause the run until a quorum has answered or is back of those that are offline now, or the operator resumes it."""
         mailbox = self.mailbox
         mailbox.event("paused", round=mailbox.number, why=why)
         away = (self.counted & set(self.silent)) - set(mailbox.transport.sites())
         mailbox.control.pause(why)
         while not mailbox.control.wait(POLL_SECONDS):
-            back = away & set(mailbox.transport.sites())
             # A pause for another reason is the operator's, who ends it.
-            if self._usable + len(back) >= self.quorum and mailbox.control.why == why:
+            if mailbox.control.why != why:
+                continue
+            # a slow network may bring the answers that were waited for
+            for site, answer in mailbox.receive(0.0, self._is_awaited):
+                self._take(site, answer)
+            back = (away & set(mailbox.transport.sites())) - self.values.keys()
+            if self._usable + len(back) >= self.quorum:
                 mailbox.control.resume()
         mailbox.event("resumed", round=mailbox.number)
 

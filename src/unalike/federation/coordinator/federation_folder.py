@@ -112,7 +112,7 @@ def roll_back(run: Path, to: int) -> None:
     directory.event("rolled back", to=to, run=roster.run or None)
 
     # The new name comes last: with it sites answer requests of these rounds again.
-    replace(roster, run=new_run()).save(run / "roster.json")
+    replace(roster, run=new_run([roster.run])).save(run / "roster.json")
 
 
 def _discarded_rounds(directory: RunDirectory, to: int) -> int:
@@ -329,6 +329,12 @@ class FederationFolder:
     def federation(self) -> Federation:
         """The federation file. Raises `UnalikeError`."""
         return Federation.load(self._file("federation.toml"))
+
+    @property
+    def run_names(self) -> list[str]:
+        """The names of the runs that sites have heard of."""
+        rosters = [Roster.load(queued.path / "roster.json") for queued in self.queue]
+        return [roster.run for roster in rosters if roster.run]
 
     @property
     def queue(self) -> list[QueuedRun]:

@@ -56,6 +56,7 @@ from unalike.runtime.stages.stage_state import RoundResult, StageState, wire_byt
 from unalike.training.client.client_states import ClientStates
 from unalike.training.server.kept_updates import KeptUpdates
 from unalike.training.server.norm_guard import (
+    LEAST_SITES,
     NormGuard,
     Norms,
     Objects,
@@ -214,14 +215,18 @@ class NetworkBackend:
         def read_answer(site: str, facts: Facts, tensors: Tree) -> Tree:
             if facts:
                 raise RefusedUpdate(f"facts {str(facts)[:80]!a} with an answer; expected none")
-            check_answer(tensors, like=expected, samples=int(sizes[client_of[site]]))
+            samples = int(sizes[client_of[site]])
+            check_answer(tensors, like=expected, samples=samples)
+            why = step.query.why_impossible(tensors, samples)
+            if why:
+                raise RefusedUpdate(f"its answer to {step.query!r}: {why}")
             return tensors
 
         mailbox.number = self.rounds_done
         exchange = Exchange(
             mailbox=mailbox,
             place=(index + 1, 0),
-            requests=SameRequest(request, read_answer),
+            requests=SameRequest(request, read_answer, self._outlying_answers),
             sites=list(client_of),
             counted=set(client_of),
         ).run()
@@ -232,6 +237,21 @@ class NetworkBackend:
             if name in exchange.values:
                 answers[client] = exchange.values[name]
         return Answers(tuple(answers), tree.stack(list(answers.values())))
+
+    def _outlying_answers(self, answers: Mapping[str, Tree]) -> Mapping[str, str]:
+        """The sites whose answer is far larger than those of the others: no later round would be discarded for it."""
+        norms = {}
+        for site, answer in answers.items():
+            amounts = [t.double().norm() for t in answer.values() if t.is_floating_point()]
+            if amounts:
+                norms[site] = {"answer": float(torch.stack(amounts).norm())}
+        faults = {}
+        if len(norms) >= LEAST_SITES:
+            guard = NormGuard(self.mailbox.federation.guard)
+            for site, usual in guard.scaled_norms(norms).items():
+                size = f"{norms[site]['answer']:.4g}; usual is {usual['answer']:.4g}"
+                faults[site] = f"the norm of its answer is {size}"
+        return faults
 
     def position(self, index: int, step: Stage | QueryStep) -> StepRequest:
         """The position in the plan, as sites are told; a client query that a checkpoint holds was not asked again."""
@@ -716,7 +736,10 @@ class NetworkStage:
             awaited = state.method.updates_awaited
             cohort = cohort | self._sites.rounds.keys()
             sites |= {mailbox.client_of[site]: site for site in under_way}
-        requests = self._requests(contents, cohort, masked_cohort, model)
+        # a model is judged by as many sites as a quorum of those with test or validation samples
+        tested = [client for client in sites if self._has_tests(client)]
+        losses_needed = min(federation.answers_needed(len(tested)), awaited) if tested else 0
+        requests = self._requests(contents, cohort, masked_sum, model, int(losses_needed))
         answers_needed = None
         if cohort:
             rule = self._secure if self._secure is not None and masked_cohort else federation
@@ -801,14 +824,19 @@ class NetworkStage:
         self,
         contents: RoundContents,
         cohort: set[int],
-        masked_cohort: tuple[str, ...],
+        masked_sum: MaskedSum | None,
         model: str,
+        losses_needed: int,
     ) -> RoundRequests:
         """The requests of an exchange: for updates in clear, or with secure aggregation for masked ones."""
         make_requests: Callable[..., RoundRequests] = RoundRequests
         if self._secure is not None:
             make_requests = partial(
-                MaskedRequests, secure=self._secure, masked_cohort=masked_cohort, model=model
+                MaskedRequests,
+                secure=self._secure,
+                masked_cohort=masked_sum.cohort if masked_sum is not None else (),
+                model=model,
+                history=masked_sum.history if masked_sum is not None else "",
             )
         return make_requests(
             contents=contents,
@@ -819,7 +847,13 @@ class NetworkStage:
             update_store=self._update_store,
             norm_guard=self._norm_guard,
             check_losses=self._check_losses,
+            losses_needed=losses_needed,
         )
+
+    def _has_tests(self, client: int) -> bool:
+        """Whether a site has samples on which it evaluates models."""
+        population = self.state.population
+        return bool(population.test.sizes[client] or population.val.sizes[client])
 
     def _answers_needed(self, rule: Federation | SecureAggregation, asked: int) -> int:
         """The answers that make a round of so many sites, of no more than it awaits: never fewer than the method needs."""
@@ -876,7 +910,7 @@ class NetworkStage:
             ahead = {name: getattr(pending, name) for name in PENDING_FIELDS}
         own_facts = {
             "ahead": ahead,
-            "norms": dict(self._norm_guard.seen),
+            "norms": {what: dict(of_sites) for what, of_sites in self._norm_guard.seen.items()},
             "cosines": dict(self._opposing_sites.cosines),
             "latest": {"norms": self._norms, "best_loss": min(self._best_loss, LARGEST_LOSS_SUM)},
             "shares": list(self._shares.items()),

@@ -199,7 +199,8 @@ class RoundRequests(Requests[SiteReply]):
 
     The clients `cohort` are asked to train; they grow in number when others are asked in addition. The population of `state` are
     placeholders of the sites' samples, with their true numbers. `digests` (client -> digest of the fixed tensors that it has)
-    shrink when a site may have lost them. `check_losses` looks at the losses that the sites report of the model.
+    shrink when a site may have lost them. `check_losses` looks at the losses that the sites report of the model, if they are
+    `losses_needed` or more.
     """
 
     contents: RoundContents
@@ -210,6 +211,7 @@ class RoundRequests(Requests[SiteReply]):
     update_store: UpdateStore
     norm_guard: NormGuard
     check_losses: Callable[[Mapping[str, float]], None]
+    losses_needed: int
     _losses: dict[str, float] = field(default_factory=dict, init=False)
     """Site -> mean loss of the model that it was sent on its samples; infinite where it is not finite."""
     _expected: dict[str, ClientUpdate] = field(default_factory=dict, init=False)
@@ -282,7 +284,9 @@ class RoundRequests(Requests[SiteReply]):
         )
 
     def check(self) -> None:
-        self.check_losses(self._losses)
+        # a few early answers say nothing of the model
+        if len(self._losses) >= self.losses_needed:
+            self.check_losses(self._losses)
 
     def outliers(self, values: Mapping[str, SiteReply]) -> Mapping[str, str]:
         # First those that no update may exceed: they must not count for what is usual.

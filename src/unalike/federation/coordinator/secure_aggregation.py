@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +33,8 @@ from unalike.federation.secure_aggregation.summands import (
     LOSS,
     WEIGHT,
     empty_summand,
+    keeps_client_states,
     own_weights,
-    sums_encoded,
     terms_of,
 )
 from unalike.methods.plan import Stage
@@ -129,7 +129,8 @@ class MaskingRequests(Requests[Tree]):
 class MaskedSum:
     """A sum that sites were asked for: its place, the number of the setup that has its keys, and what the requests say.
 
-    Masks are between the sites of the `cohort`, which evaluate the model under the protocols `evaluate`.
+    Masks are between the sites of the `cohort`, which evaluate the model under the protocols `evaluate`. `history` is the context
+    of the sum whose client states are valid; `context` that of this sum, known once the requests for it are made.
     """
 
     step: int
@@ -137,6 +138,8 @@ class MaskedSum:
     setup: int
     cohort: tuple[str, ...]
     evaluate: tuple[str, ...]
+    history: str
+    context: str = ""
 
     @property
     def place(self) -> Place:
@@ -237,17 +240,38 @@ class SecureAggregation:
             assert self.setup is not None
             step, round = self.state.place
             members = (name for name in self.keys if name in wanted and name in self._sealed)
+            cohort = tuple(members)
             masked_sum = MaskedSum(
                 step=step,
                 round=round,
                 setup=self.setup.number,
-                cohort=tuple(members),
+                cohort=cohort,
                 evaluate=evaluate,
+                history=self._history(cohort),
             )
-            self._sums = [*self._sums, masked_sum][-REMEMBERED_SUMS:]
-            self._write()
+            self._remember(masked_sum)
         asked = (name for name in masked_sum.cohort if name in wanted and name not in revoked)
         return masked_sum, tuple(asked)
+
+    def _history(self, cohort: Sequence[str]) -> str:
+        """The context of the sum whose client states are valid; empty before the first one, and where sites keep no states."""
+        [group] = self.state.groups.values()
+        if not keeps_client_states(group.method, group.settings):
+            return ""
+        # all sites are in each sum of such a method, so that the valid states are of one round
+        client_of = self.mailbox.client_of
+        [accepted] = {group.accepted.get(client_of[site]) for site in cohort}
+        if accepted is None:
+            return ""
+        place = (self.state.place[0], accepted)
+        [valid] = (known for known in self._sums if known.place == place)
+        return valid.context
+
+    def _remember(self, masked_sum: MaskedSum) -> None:
+        """Write a sum down, in the place of what is known of it; the oldest ones are removed."""
+        others = [known for known in self._sums if known.place != masked_sum.place]
+        self._sums = [*others, masked_sum][-REMEMBERED_SUMS:]
+        self._write()
 
     def _begun_sum(self) -> MaskedSum | None:
         """The sum of this round that sites were asked for, if the setup is still the one with its keys."""
@@ -408,6 +432,9 @@ class SecureAggregation:
         """
         assert self.setup is not None
         # Before a share leaves a site, it is written down which sum it is for.
+        masked_sum = self._begun_sum()
+        assert masked_sum is not None, "sites were asked for this sum"
+        self._remember(replace(masked_sum, context=context))
         self.unmasked.add(model, alive)
 
         dropped = [site for site in cohort if site not in alive]
@@ -479,12 +506,13 @@ class SecureAggregation:
 class MaskedRequests(RoundRequests):
     """As `RoundRequests`; sites of the `masked_cohort` answer with masked summands, which are added up as they arrive and not kept.
 
-    `model` is the digest of the model that they train.
+    `model` is the digest of the model that they train, `history` the context of the sum whose client states are valid.
     """
 
     secure: SecureAggregation
     masked_cohort: tuple[str, ...]
     model: str
+    history: str
     _total: Words = field(default_factory=lambda: np.zeros(0, np.uint64), init=False)
     """The sum of the summands so far, modulo 2^64."""
     _empty_summand: Tree = field(default_factory=dict, init=False)
@@ -503,6 +531,7 @@ class MaskedRequests(RoundRequests):
             "setup": None if setup is None else setup.number,
             "clients": self._group.members.clients,
             "cohort": self.masked_cohort,
+            "history": self.history,
         }
         return Request(kind, facts | masking, tensors)
 
@@ -569,9 +598,7 @@ class MaskedRequests(RoundRequests):
         for name, term in trees.items():
             if name.startswith("folded."):
                 folded[name.removeprefix("folded.")] = term
-        update = trees.get("update", {})
-        if sums_encoded(group.method):
-            update = decode_update(group.method, update, group.state)
+        update = decode_update(group.method, trees.get("update", {}), group.state)
         return SummedUpdates(
             ids=tuple(ids),
             numbers=numbers,

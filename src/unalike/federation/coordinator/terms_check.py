@@ -60,7 +60,7 @@ def check_terms_run(
     for step in run_config.outline:
         if federation.secure_aggregation:
             check_summed(step, run_config.settings)
-            check_threshold(step, federation)
+            check_threshold(step, federation, run_config.settings)
         if isinstance(step, Stage):
             check_stage(step, run_config)
             check_late_updates(step, run_config, federation)

@@ -96,6 +96,8 @@ MAX_CARRIED_BYTES = 128 * 1024
 """Maximum bytes of a record that travels with the metadata of its message, if it is the only one."""
 SETTLED_SECONDS = 5.0
 """Seconds after which a message that carries its record is confirmed: by then its sender has sent the object that closes it."""
+MAX_ANSWER_BYTES = 8 * 2**20
+"""Maximum bytes of an answer of SuperLink to a site: a piece of a message, or the ids of all its pieces."""
 RETRY_SECONDS = 5.0
 """Seconds for which Flower's Grid retries a call (without end by default); then `GridTransport` handles the failure."""
 
@@ -326,6 +328,19 @@ class Messenger:
         return list(getattr(answer, "message_ids", ()))
 
 
+def check_answer(answer: httpx.Response) -> None:
+    """Refuse a compressed answer, or one of unknown or too great length, before its body is read.
+
+    Raises `httpx.RemoteProtocolError`.
+    """
+    length = answer.headers.get("content-length", "")
+    is_short = length.isdecimal() and int(length) <= MAX_ANSWER_BYTES
+    if not is_short or "content-encoding" in answer.headers:
+        raise httpx.RemoteProtocolError(
+            f"an answer of {length[:20]!a} bytes, or a compressed one; expected at most {MAX_ANSWER_BYTES}"
+        )
+
+
 class FleetConnection(Messenger):
     """A site's connection to SuperLink's Fleet API: `key` (OpenSSH) signs, the server's certificate is of `authority` (PEM).
 
@@ -343,6 +358,10 @@ class FleetConnection(Messenger):
         self._client = FleetHttpClient.from_server_address(
             address, False, authority, interceptors=[says, signs]
         )
+        # The site connects to the coordinator and to nobody else, and takes in no more than a piece of a message at a time.
+        http: httpx.Client = self._client._client
+        http.follow_redirects = False
+        http.event_hooks = {"response": [check_answer]}
         self._node = Node()
 
     def __enter__(self) -> Self:

@@ -160,8 +160,8 @@ class TrainRequest(StepRequest):
 
     @property
     def facts_of_step(self) -> Facts:
-        """The facts that stay the same in all requests of a step: its place in the plan, and its method."""
-        names = [*StepRequest.__dataclass_fields__, "method"]
+        """The facts that stay the same in all requests of a step: its place in the plan, its method, its fixed tensors."""
+        names = [*StepRequest.__dataclass_fields__, "method", "fixed"]
         return {name: getattr(self, name) for name in names}
 
 
@@ -182,7 +182,8 @@ class SetupRequest(AgreedRequest):
 class MaskedTrainRequest(TrainRequest):
     """As `TrainRequest`, but a site that trains answers with a masked summand of the sum over the sites `cohort`.
 
-    `setup` has the keys, None where nobody trains; `clients` sites have training samples.
+    `setup` has the keys, None where nobody trains; `clients` sites have training samples. `history` is the context of the sum of
+    the round `accepted`, where sites keep client states; else, and before the first sum, it is empty.
     """
 
     OWN_FIELDS: ClassVar[frozenset[str]] = frozenset({"accepted", "evaluate"})
@@ -191,6 +192,7 @@ class MaskedTrainRequest(TrainRequest):
     setup: PositiveInt | None
     clients: PositiveInt
     cohort: tuple[str, ...]
+    history: str
 
     @property
     def common_facts(self) -> Facts:

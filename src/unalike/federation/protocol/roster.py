@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -22,6 +23,9 @@ from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
 from unalike.runtime.setup.run_config import Pair, RunConfig, configure_run
+
+TIME_DIGITS = 20
+"""Digits of the time in the name of a run: nanoseconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,11 @@ class Roster:
             ) from error
 
 
-def new_run() -> str:
-    """A new run's name: the time, then a random number. Later runs have larger names."""
-    return f"{time.time_ns():020d}-{secrets.token_hex(8)}"
+def new_run(earlier: Iterable[str] = ()) -> str:
+    """A new run's name: the time, then a random number. Later runs have larger names, also after the clock was set back."""
+    newest = max((int(run[:TIME_DIGITS]) for run in earlier if run), default=0)
+    began = max(time.time_ns(), newest + 1)
+    return f"{began:0{TIME_DIGITS}d}-{secrets.token_hex(8)}"
 
 
 def placeholders(federation: Federation, roster: Roster) -> Population:

@@ -16,10 +16,11 @@ from unalike.core.views import Members, StageSettings
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.secure_aggregation.arithmetic import Words, bound, encode, is_encodable
 from unalike.methods.method import Method
-from unalike.methods.part import overrides
+from unalike.methods.part import Part, overrides
 from unalike.methods.plan import QueryStep, Stage, Step
 from unalike.methods.roles import Upload
 from unalike.runtime.stages.model_group import ModelGroup
+from unalike.training.client.client_update import initial_client_state
 from unalike.training.server.server_round import SumWeights
 from unalike.training.server.summed_updates import StreamingSum
 from unalike.training.validation import expected_update
@@ -55,14 +56,30 @@ def check_summed(step: Step, settings: StageSettings) -> None:
         )
 
 
-def check_threshold(step: Step, federation: Federation) -> None:
+def check_threshold(step: Step, federation: Federation, settings: StageSettings) -> None:
     """Raise `UnalikeError` for a step of a plan of which sums over fewer sites than all would show single ones."""
     sites = len(federation.sites)
-    if isinstance(step, Stage) and step.method.sums_stay_alike and federation.least_sum < sites:
+    if not isinstance(step, Stage) or federation.least_sum == sites:
+        return
+    why = ""
+    if step.method.sums_stay_alike:
+        why = "sends nearly the same in every round, so that two sums show a site that is in one of them"
+    elif keeps_client_states(step.method, step.settings(settings)):
+        why = "keeps client states, by which rounds without one site could silence all others in a later sum"
+    if why:
         raise UnalikeError(
-            f"{step.method!r} sends nearly the same in every round, so that two sums show a site that is in one of them: found a "
-            f"threshold of {federation.least_sum}; expected one of all sites, --threshold {sites}"
+            f"{step.method!r} {why}: found a threshold of {federation.least_sum}; expected one of all sites, --threshold {sites}"
         )
+
+
+def keeps_client_states(method: Method, settings: StageSettings) -> bool:
+    """Whether a site's update follows from what it keeps of earlier rounds, too.
+
+    Then all sites of a sum must have the same earlier rounds. With other models a coordinator could have driven the states of all
+    sites but one to where their updates are 0, or known: private parameters to where the shared ones have no gradient, control
+    variates to where only a site without any follows them.
+    """
+    return bool(initial_client_state(method, settings))
 
 
 def _why_not_summed(step: Step, settings: StageSettings) -> str:
@@ -75,16 +92,9 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
     method = step.method
     model = step.model or settings.model
     for part in method.parts:
-        is_other_rule = part is method.aggregator and not method.combines_by_weighted_sum
-        if part.needs != "sums" or is_other_rule:
-            what = "how far apart the updates are" if part.needs == "spread" else "each update"
-            return f"{part.name} reads {what}"
-        if part.sums_show_clients:
-            return f"{part.name} sends {part.sums_show_clients}"
-        if part.shares:
-            return f"{part.name} reads {' and '.join(part.shares)} of each site"
-        if overrides(part, "address"):
-            return f"{part.name} sends messages of its own to each site"
+        reason = _why_part_not_summed(part, method)
+        if reason:
+            return reason
 
     if method.sampler is not None and method.sampler.reads_losses:
         return f"{method.sampler.name} asks sites by {method.sampler.decides_by}"
@@ -97,6 +107,26 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
     largest = method.shared_names(whole_buffers, model)
     if largest and settings.buffers == "average":
         return f"the largest {largest[0]} is no sum: use buffers='local'"
+    return ""
+
+
+def _why_part_not_summed(part: Part, method: Method) -> str:
+    """The reason why sums are not enough for a part; empty if they are."""
+    is_other_rule = part is method.aggregator and not method.combines_by_weighted_sum
+    if part.needs != "sums" or is_other_rule:
+        what = "how far apart the updates are" if part.needs == "spread" else "each update"
+        return f"{part.name} reads {what}"
+    if part.sums_show_clients:
+        return f"{part.name} sends {part.sums_show_clients}"
+    if part.shares:
+        return f"{part.name} reads {' and '.join(part.shares)} of each site"
+    if isinstance(part, Upload) and not part.additive:
+        return (
+            f"{part.name} has each site send numbers of a grid, or at places, of its own, by which a sum comes apart: "
+            "random_mask and half_precision send fewer bytes that add up"
+        )
+    if overrides(part, "address"):
+        return f"{part.name} sends messages of its own to each site"
     return ""
 
 
@@ -134,7 +164,7 @@ def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights)
         group.state,
         weights,
         group.settings.buffers,
-        encoded=sums_encoded(group.method),
+        encoded=True,
     )
     total.add(weights.ids, map_tensors(lambda t: t[None], client_update))
     sums = total.updates
@@ -210,11 +240,6 @@ def _idle_summand(
     is_told = vector({name: torch.full_like(t, name in TOLD) for name, t in terms.items()})
     random = np.frombuffer(secrets.token_bytes(words.nbytes), np.uint64)
     return Summand(np.where(is_told, words, random), form, why_idle)
-
-
-def sums_encoded(method: Method) -> bool:
-    """Whether updates are added up as they are encoded, and their sum is decoded; else each site decodes its own."""
-    return all(upload.additive for upload in method.role(Upload))
 
 
 def empty_summand(group: ModelGroup, expected: ClientUpdate) -> Tree:

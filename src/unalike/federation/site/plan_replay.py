@@ -54,7 +54,11 @@ def planned_step(
             "plan",
             f"{spec} is not among what this site agreed to as step {place}: {'; '.join(sorted(agreed)) or 'none'}",
         )
-    return agreed[spec]
+    step = agreed[spec]
+    if asked.derived != (step.model is not None):
+        whose = "a model that the plan makes" if step.model is not None else "the model of the run"
+        raise Declined("plan", f"another model in step {place} than agreed; expected {whose}")
+    return step
 
 
 def _specs(step: Step) -> set[str]:

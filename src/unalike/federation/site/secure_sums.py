@@ -2,8 +2,8 @@
 
 import json
 import secrets
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,16 +93,18 @@ class MaskedRound:
 class OwnSums:
     """The rounds of a step in whose sums this site is, or may be: the newest that it was told of, and later ones that are untold.
 
-    The client state of one of these rounds is the valid one.
+    The client state of one of these rounds is the valid one. `contexts` are those of their sums, by the round as text.
     """
 
     step: int
     counted: int | None = None
     untold: tuple[int, ...] = ()
+    contexts: Mapping[str, str] = field(default_factory=dict)
 
-    def begun(self, round: int) -> Self:
-        """The same with a summand of this round."""
-        return replace(self, untold=(*self.untold, round))
+    def begun(self, round: int, context: str) -> Self:
+        """The same with a summand of this round, in a sum with this context."""
+        contexts = {**self.contexts, str(round): context}
+        return replace(self, untold=(*self.untold, round), contexts=contexts)
 
     def told(self, round: int, is_in: bool) -> Self:
         """The same once the site was told whether it is in the sum of this round."""
@@ -113,7 +115,9 @@ class OwnSums:
         for other in self.untold:
             if other != round and (counted is None or counted < other):
                 untold.append(other)
-        return replace(self, counted=counted, untold=tuple(untold))
+        known = {str(other) for other in (counted, *untold)}
+        contexts = {name: context for name, context in self.contexts.items() if name in known}
+        return replace(self, counted=counted, untold=tuple(untold), contexts=contexts)
 
 
 @dataclass(frozen=True)
@@ -274,10 +278,13 @@ class SecureSums:
 
     # 2. A summand behind its masks.
 
-    def begin_summand(self, head: Head, asked: MaskedTrainRequest, tensors: Tree) -> Masks:
+    def begin_summand(
+        self, head: Head, asked: MaskedTrainRequest, tensors: Tree, keeps_states: bool
+    ) -> Masks:
         """The masks of this site's summand of a round, for this request and no other; no sample was read until now.
 
-        `tensors` are those of the request that are sent in every round.
+        `tensors` are those of the request that are sent in every round. Where the site `keeps_states`, from which the summand
+        follows, the masks cancel only among sites that were sent the same in all sums that these rest on.
         """
         setup = self._setup(asked.setup)
         keys = self._members()
@@ -312,6 +319,16 @@ class SecureSums:
                 f"{own_sums.counted}",
             )
 
+        # What a site keeps of a sum was trained on the model of that sum: sites with other ones have another history.
+        history = ""
+        if keeps_states:
+            history = own_sums.contexts.get(str(asked.accepted), "")
+        if earlier is None and asked.history != history:
+            raise Declined(
+                "sum",
+                f"another history in round {head.round} than that of the sum of round {asked.accepted}",
+            )
+
         # A sum over this model was unmasked, in this run or an earlier one: only the same sum can be had again.
         known = self.unmasked.sums_over(model)
         is_known = any(set(sites) <= set(asked.cohort) for sites in known)
@@ -319,9 +336,9 @@ class SecureSums:
             raise self._second_sum(head, known)
 
         # The ledger is written before the site trains: a restart in between cannot make it begin another summand.
-        if earlier is None:
-            self._write_round(begun, own_sums.begun(head.round))
         sum_context = setup.sum_context(head.place, asked, model, keys)
+        if earlier is None:
+            self._write_round(begun, own_sums.begun(head.round, sum_context))
         return Masks(cohort=asked.cohort, slot=slot, context=sum_context, keys=keys)
 
     def masked(self, masks: Masks, words: Words) -> Tree:
@@ -417,7 +434,7 @@ class SecureSums:
         kept = self.ledger.get("own_sums")
         if kept is None or kept["step"] != step:
             return OwnSums(step)
-        return OwnSums(step, kept["counted"], tuple(kept["untold"]))
+        return OwnSums(step, kept["counted"], tuple(kept["untold"]), kept["contexts"])
 
     def _summand_at(self, place: tuple[int, int]) -> MaskedRound | None:
         """The round at this place in the ledger; None if it has none."""

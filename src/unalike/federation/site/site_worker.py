@@ -55,6 +55,7 @@ from unalike.federation.secure_aggregation.summands import (
     Summand,
     check_summed,
     check_threshold,
+    keeps_client_states,
     own_weights,
     trained_summand,
 )
@@ -176,7 +177,7 @@ class SiteWorker:
                 self.policy.check_fit(count, coefficients)
             if federation.secure_aggregation:
                 check_summed(planned, run_config.settings)
-                check_threshold(planned, federation)
+                check_threshold(planned, federation, run_config.settings)
 
         # Nothing is taken over before all was checked: what is refused now is refused again.
         # Where networks differ, the site trains its own, and knows no other from here on.
@@ -476,7 +477,9 @@ class SiteWorker:
             self._check_first_update(request)
         masks = None
         if step.train and isinstance(step, MaskedTrainRequest):
-            masks = self._sums(request).begin_summand(request.head, step, sent_anew)
+            keeps_states = keeps_client_states(group.method, group.settings)
+            sums = self._sums(request)
+            masks = sums.begin_summand(request.head, step, sent_anew, keeps_states)
         if step.train and group.method.releases_once:
             self._write_release(request.head, group)
 
@@ -692,13 +695,7 @@ class SiteWorker:
         self, request: Envelope, step: TrainRequest, tensors: Tree, trees: dict[str, Tree]
     ) -> tuple[ModelGroup, Broadcast]:
         """This site's model group, and the broadcast to it, of a request with these `tensors`, which are `trees` by kind."""
-        site_group = self._group(request, step, trees)
-        group = site_group.group
-        # A tensor that nothing reads would give the same model another digest.
-        try:
-            check_tree(tensors, site_group.declared, what="the request")
-        except RefusedUpdate as error:
-            raise Declined("plan", str(error)) from None
+        group = self._group(request, step, tensors, trees)
         model = group.settings.model
         params = trees.get("params", {}) | trees.get("fixed.params", {})
         buffers = trees.get("buffers", {}) | trees.get("fixed.buffers", {})
@@ -712,17 +709,26 @@ class SiteWorker:
         self._check_round(step, group)
         return group, broadcast
 
-    def _group(self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]) -> SiteGroup:
+    def _group(
+        self, request: Envelope, asked: TrainRequest, tensors: Tree, trees: dict[str, Tree]
+    ) -> ModelGroup:
         """This site's model group in a step: made with the first request, then kept until the next step."""
         key = (request.head.run, request.head.stage, asked.group)
         # What a request says of its step is checked where the group is made.
         kept = self._groups.get(key)
         if kept is None or kept.step != asked.facts_of_step:
-            # Where clients choose their group, the groups of one step are kept side by side.
-            same_step = {k: group for k, group in self._groups.items() if k[:2] == key[:2]}
-            self._groups = same_step
-            self._groups[key] = self._new_group(request, asked, trees)
-        return self._groups[key]
+            kept = self._new_group(request, asked, trees)
+
+        # A tensor that nothing reads would give the same model another digest, or a new group other values.
+        try:
+            check_tree(tensors, kept.declared, what="the request")
+        except RefusedUpdate as error:
+            raise Declined("plan", str(error)) from None
+
+        # Where clients choose their group, the groups of one step are kept side by side.
+        same_step = {k: group for k, group in self._groups.items() if k[:2] == key[:2]}
+        self._groups = same_step | {key: kept}
+        return kept.group
 
     def _new_group(
         self, request: Envelope, asked: TrainRequest, trees: dict[str, Tree]
@@ -739,9 +745,10 @@ class SiteWorker:
             raise Declined("plan", f"{found} public samples to train on; expected {expected}")
         self._check_group(asked.group, planned)
 
-        model = self.run_config.model
-        if asked.derived:
-            model = _initial_model(model_of_step(self.run_config, asked), trees)
+        # Values come with the request only where the step goes on from a state that the server made.
+        model = model_of_step(self.run_config, asked)
+        if asked.derived and planned.start is not None:
+            model = _initial_model(model, trees)
         method = Method.parse(asked.method)
         stage = Stage(
             name="site",

@@ -98,6 +98,9 @@ class FisherMean(Aggregator):
         trace = torch.stack(traces).sum() if traces else torch.zeros(())
         return client.state, {FISHER: trace}
 
+    def why_impossible(self, message: Tree, samples: int) -> str:
+        return "a trace of squares below 0" if message[FISHER] < 0 else ""
+
     def final_weights(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tensor:
         traces = cohort.message[FISHER].to(weights)
         return torch.where(traces.sum() > 0, traces / traces.sum(), 1 / len(traces))

@@ -80,6 +80,9 @@ class CombinedHeads(OwnParameters, ServerStep):
         message = {SPREAD: spread.clamp_min(0), PROFILE: p[:, None] * means}
         return head, message | tree.prefixed(HEAD, head)
 
+    def why_impossible(self, message: Tree, samples: int) -> str:
+        return "a spread below 0" if message[SPREAD] < 0 else ""
+
     def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         message = cohort.message
         heads = tree.under(message, HEAD)

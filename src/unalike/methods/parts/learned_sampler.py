@@ -14,6 +14,8 @@ from unalike.methods.part import part
 from unalike.methods.sampler import Candidates, Choice, CohortOutcome, Sampler
 from unalike.methods.search_space import LinearRange, LogRange
 
+LARGEST_SENT = 1e18
+"""The largest number in an update from which is learned: its square is a float32."""
 BASIS = "basis"
 """State [C, P]: the directions to which updates are compressed; it is missing before the first round with two updates."""
 MODELS = "models"
@@ -114,6 +116,9 @@ class Favor(Sampler):
             return state
         rows = [tree.matrix(update).float().cpu() for update in outcome.updates.values()]
         updates = torch.cat(rows, dim=1)
+        # what compression sends may be as large as numbers go, and its decoded update small
+        if not updates.abs().max() <= LARGEST_SENT:
+            return state
         is_first = BASIS not in state
         if is_first:
             basis = principal_directions(updates, self.components)

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.errors import warn
 from unalike.core import tree
 from unalike.core.types import Tree
 from unalike.core.views import Cohort, PartLookup, ServerView
@@ -56,7 +56,7 @@ class Median(CoordinateWise):
 class TrimmedMean(CoordinateWise):
     """The mean of every entry without its floor(beta K) least and greatest values (Yin et al. 2018).
 
-    beta = 0 is the mean of `uniform`.
+    beta = 0 is the mean of `uniform`, beta = 0.5 the `median`.
     """
 
     has_own_name: ClassVar[bool] = True
@@ -66,11 +66,6 @@ class TrimmedMean(CoordinateWise):
     def rule(self, values: Tensor) -> Tensor:
         k = len(values)
         cut = self._cut(k)
-        if 2 * cut >= k:
-            raise UnalikeError(
-                f"trimmed_mean(beta={self.beta}) drops {cut} of {k} clients at each end and keeps none; "
-                "lower beta or let more clients take part"
-            )
         return values.sort(0).values[cut : k - cut].mean(0)
 
     def shortfall(self, setup: Setup) -> str:
@@ -80,8 +75,9 @@ class TrimmedMean(CoordinateWise):
         return f"it trims less than one of {k} clients, so it is the mean of `uniform`"
 
     def _cut(self, k: int) -> int:
-        """floor(beta K), the number of values to leave out at each end."""
-        return int(self.beta * k + 1e-9)  # 0.29 * 100 is a little less than 29
+        """floor(beta K), the number of values to leave out at each end, of which one or two stay."""
+        wanted = int(self.beta * k + 1e-9)  # 0.29 * 100 is a little less than 29
+        return min(wanted, (k - 1) // 2)
 
 
 class WeightsFromDistances(Aggregator):

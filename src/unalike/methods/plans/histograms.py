@@ -29,6 +29,8 @@ UNIT = 1e-6
 """Values below this count as 0."""
 LARGEST = 1e9
 """Values above this count as this one."""
+TOLERATED_DEVIATIONS = 10
+"""How many standard deviations of their noise counts may differ from what they must be."""
 WORDS = 4096
 """Number of random coordinates that the words of a text are counted in."""
 
@@ -76,6 +78,9 @@ class Magnitudes(ClientQuery):
             counts.add(places, _one_class(b))
         return {"histograms": noisy(counts.total.squeeze(1), self.noise, inputs, repr(self))}
 
+    def why_impossible(self, answer: Tree, samples: int) -> str:
+        return why_no_counts(answer["histograms"], samples, self.noise)
+
 
 @client_query
 class Histograms(ClientQuery):
@@ -101,6 +106,9 @@ class Histograms(ClientQuery):
             counts.add(places, classes)
         return {"histograms": noisy(counts.total, self.noise, inputs, repr(self))}
 
+    def why_impossible(self, answer: Tree, samples: int) -> str:
+        return why_no_counts(answer["histograms"], samples, self.noise)
+
 
 @client_query
 class ClassCounts(ClientQuery):
@@ -119,6 +127,26 @@ class ClassCounts(ClientQuery):
         # exact counts are checked to sum to the number of samples
         name = "noisy_counts" if self.noise else "counts"
         return {name: noisy(counts, self.noise, inputs, repr(self))}
+
+    def why_impossible(self, answer: Tree, samples: int) -> str:
+        [counts] = answer.values()
+        return why_no_counts(counts[None], samples, self.noise)
+
+
+def why_no_counts(counts: Tensor, samples: int, noise: float) -> str:
+    """The reason why these [R, ...] are not the samples of a client, counted R times with this noise; empty if they may be."""
+    # the sum of whole numbers may wrap around
+    by_direction = counts.double().flatten(1)
+    slack = TOLERATED_DEVIATIONS * noise
+    smallest = float(by_direction.min())
+    if smallest < -slack:
+        return f"a count of {smallest:.4g}"
+    slack_of_sum = slack * by_direction.shape[1] ** 0.5
+    totals = by_direction.sum(1)
+    farthest = (totals - samples).abs().argmax()
+    if abs(float(totals[farthest]) - samples) > slack_of_sum:
+        return f"counts that add up to {float(totals[farthest]):.6g}; expected {samples}"
+    return ""
 
 
 def batches_of_outcomes(inputs: QueryInputs) -> Iterator[Batch]:

@@ -10,8 +10,8 @@ from unalike.core import tree
 from unalike.core.types import ClientUpdate, Tree
 from unalike.training.server.update_checks import MIN_SUSPICIOUS_LOSS, OVERSIZED_MULTIPLE
 
-MAX_KEPT_NORMS = 100
-"""Norms of accepted updates that the median includes."""
+MAX_KEPT_NORMS = 20
+"""Norms of a site's accepted updates that are kept."""
 
 LEAST_SITES = 3
 """With fewer sites in a round the median is the smaller norm of two, and nobody knows which one is wrong."""
@@ -48,8 +48,9 @@ def opposes_nobody(site: str, what: str) -> bool:
 class NormGuard:
     """Scales an update of more than `multiple` times the median norm down to the median; 0 scales nothing.
 
-    u <- u median / ||u|| where ||u|| > multiple * median, of the norms of this round and the last accepted ones: an update that is
-    far too large counts as a usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count
+    u <- u median / ||u|| where ||u|| > multiple * median. The median is over sites, each with the median of its norms in this round
+    and its last accepted ones: a site that answers more often than others has one vote. An update that is far too large counts as a
+    usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count
     as `multiple` usual ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the
     measure. A site with k times the usual number of steps may send k times as much. With fewer than `LEAST_SITES` sites
     the multiple is `MULTIPLE_OF_TWO` at least.
@@ -73,7 +74,8 @@ class NormGuard:
 
     multiple: float
     changes: Collection[str] = ()
-    seen: dict[str, list[float]] = field(default_factory=dict)
+    seen: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """Object -> site -> the norms of its last accepted ones."""
 
     def faults(self, client_updates: Mapping[str, Norms]) -> dict[str, str]:
         """Site -> why it is refused."""
@@ -128,15 +130,19 @@ class NormGuard:
         return scaled
 
     def _usual(self, what: str, norm_of: Mapping[str, float]) -> float:
-        """The median norm of this object; 0 without any."""
-        norms = [*norm_of.values(), *self.seen.get(what, [])]
-        return median_low(norms) if norms else 0.0
+        """The median over sites of the median norm of each one's object; 0 without any."""
+        norms_of = dict(self.seen.get(what, {}))
+        for site, norm in norm_of.items():
+            norms_of[site] = [*norms_of.get(site, []), norm]
+        usual_of_sites = [median_low(norms) for norms in norms_of.values()]
+        return median_low(usual_of_sites) if usual_of_sites else 0.0
 
     def accept(self, client_updates: Mapping[str, Norms]) -> None:
         """Keep the norms of updates that counted."""
-        for norms in client_updates.values():
+        for site, norms in client_updates.items():
             for what, norm in norms.items():
-                self.seen[what] = [*self.seen.get(what, []), norm][-MAX_KEPT_NORMS:]
+                of_sites = self.seen.setdefault(what, {})
+                of_sites[site] = [*of_sites.get(site, []), norm][-MAX_KEPT_NORMS:]
 
 
 def outlier(client_updates: Mapping[str, Norms]) -> tuple[str, float] | None:
