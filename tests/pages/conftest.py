@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from unalike.core.tasks.registry import registry as tasks
 from unalike.data.partitioning.scheme import registry as partitions
@@ -39,11 +38,6 @@ def data(names: dict[str, Any]) -> None:
     Path("big").mkdir()
     rng = np.random.default_rng(0)
     names |= {"numpy": np, "x": rng.normal(size=(50, 3)).astype(np.float32), "y": np.arange(50) % 2}
-
-
-def models(names: dict[str, Any]) -> None:
-    """A batch of images."""
-    names["x"] = torch.rand(4, 3, 32, 32)
 
 
 def coordinator(names: dict[str, Any]) -> None:
@@ -86,7 +80,6 @@ def prepared() -> dict[str, Callable[[dict[str, Any]], None]]:
     """Page -> function that makes its files in the current folder and its names in a dictionary."""
     return {
         "docs/data.md": data,
-        "docs/models.md": models,
         "docs/federation/coordinator.md": coordinator,
         "docs/how_to/track.md": trackers,
         "docs/tutorials/survival.md": survival,

@@ -70,7 +70,7 @@ NOT_RUN = {
         "serves a page until Ctrl-C",
         "needs the federation to be up",
     ],
-    "docs/tutorials/masks_and_texts.md": ["minutes", "the file is not in the package"],
+    "docs/tutorials/masks_and_texts.md": ["the file is not in the package"],
     "docs/how_to/from_other_benchmarks.md": [
         "needs a folder that PFLlib has made",
         "needs a file that FL-bench has made",
