@@ -25,7 +25,7 @@ from unalike.federation.protocol.messages import (
 from unalike.federation.secure_aggregation.arithmetic import decode
 from unalike.federation.secure_aggregation.masks import mask, rows
 from unalike.federation.secure_aggregation.setup import is_in_order
-from unalike.federation.secure_aggregation.sum_ledger import SumLedger
+from unalike.federation.secure_aggregation.sum_ledger import KnownSum, SumLedger
 from unalike.federation.site import secure_sums
 from unalike.federation.site.secure_sums import PRIVATE_MASK, SecureSums
 
@@ -118,8 +118,8 @@ class Sites:
         values = np.array([model, 0.0 if accepted is None else 1.0 + accepted, round, setup])
         self.summand(name, run, setup, round, cohort, model, accepted, values)
 
-    def summand(self, name, run, setup, round, cohort, model, accepted, values, history=None):
-        """`history` is that of sites that keep states; None: they keep none."""
+    def summand(self, name, run, setup, round, cohort, model, accepted, values, history=None, factor=1.0):
+        """`history` is that of sites that keep states; None: they keep none. `factor` is that of the update in the sum."""
         asked = MaskedTrainRequest(
             terms=self.federation.terms,
             rounds=4,
@@ -144,7 +144,8 @@ class Sites:
         sums = self.site(name, run)
         head = self.head(name, run, round, "train")
         tensors = {"params/w": torch.full((3,), float(model))}
-        masks = sums.begin_summand(head, asked, tensors, keeps_states=history is not None)
+        keeps_states = history is not None
+        masks = sums.begin_summand(head, asked, tensors, keeps_states=keeps_states, factor=factor)
         return masks, sums.masked(masks, values)
 
     def ask_unmask(self, name, run, setup, round, alive, dropped):
@@ -287,6 +288,23 @@ def test_sites_whose_states_rest_on_other_models_are_in_no_sum_together(tmp_path
     assert len({second[name] for name in NAMES[:3]}) == 1 and second["site3"] != second["site0"]
 
 
+def test_second_sum_over_a_model_with_another_weight_is_declined(tmp_path):
+    """Three sites, three methods with other weights: three equations gave each site's update to 1e-6."""
+    sites = Sites(tmp_path)
+    for run in RUNS:
+        for name in NAMES:
+            sites.ask_keys(name, run, 1, 0)
+        for name in NAMES:
+            sites.ask_shares(name, run, 1, NAMES)
+    for name in NAMES:
+        sites.summand(name, RUNS[0], 1, 0, NAMES, 0, None, np.zeros(3), factor=2.0)
+    for name in NAMES:
+        sites.ask_unmask(name, RUNS[0], 1, 0, NAMES, [])
+    with pytest.raises(Declined, match="with other weights"):
+        sites.summand("site0", RUNS[1], 1, 0, NAMES, 0, None, np.zeros(3), factor=3.0)
+    sites.summand("site0", RUNS[1], 1, 0, NAMES, 0, None, np.zeros(3), factor=2.0)
+
+
 def test_setup_of_too_many_rounds_deletes_no_secret(tmp_path):
     sites = Sites(tmp_path)
     sites.ask_keys("site0", RUNS[0], 1, 0)
@@ -299,16 +317,16 @@ def test_setup_of_too_many_rounds_deletes_no_secret(tmp_path):
 
 def test_torn_line_of_the_ledger_counts_for_nothing_and_the_next_one_counts(tmp_path):
     ledger = SumLedger(tmp_path / "sums.jsonl")
-    ledger.add("model", ["a", "b", "c"])
+    ledger.add("model", KnownSum(("a", "b", "c")))
     with open(ledger.file, "a") as file:
         file.write('\n["other model", "a", "b')
-    SumLedger(ledger.file).add("third model", ["b", "c", "d"])
+    SumLedger(ledger.file).add("third model", KnownSum(("b", "c", "d"), 0.5))
     again = SumLedger(ledger.file)
-    assert again.sums_over("model") == [("a", "b", "c")]
+    assert again.sums_over("model") == [KnownSum(("a", "b", "c"))]
     assert not again.sums_over("other model")
-    assert again.sums_over("third model") == [("b", "c", "d")]
+    assert again.sums_over("third model") == [KnownSum(("b", "c", "d"), 0.5)]
     before = ledger.file.read_bytes()
-    again.add("model", ["a", "b", "c"])
+    again.add("model", KnownSum(("a", "b", "c")))
     assert ledger.file.read_bytes() == before
 
 
@@ -316,7 +334,7 @@ def test_ledger_that_cannot_be_written_gives_no_shares(tmp_path):
     ledger = SumLedger(tmp_path / "file" / "sums.jsonl")
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(UnalikeError, match="cannot write"):
-        ledger.add("model", ["a"])
+        ledger.add("model", KnownSum(("a",)))
     assert not ledger.sums_over("model")
 
 

@@ -42,6 +42,7 @@ from unalike.federation.secure_aggregation.arithmetic import (
     is_encodable,
     split,
 )
+from unalike.federation.secure_aggregation.dither import dithered, step_sizes
 from unalike.federation.secure_aggregation.masks import (
     agree,
     context,
@@ -53,9 +54,11 @@ from unalike.federation.secure_aggregation.masks import (
 )
 from unalike.federation.secure_aggregation.setup import Setup, model_digest
 from unalike.federation.secure_aggregation.summands import check_summed
+from unalike.federation.site.secure_sums import SecureSums
 from unalike.federation.site.site_worker import SiteWorker
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.run_config import configure_run
+from unalike.training.server.server_round import SumWeights
 
 # arithmetic ------------------------------------------------------------------------------------------------------------
 
@@ -96,6 +99,39 @@ def test_sum_of_encoded_values_is_within_its_bound():
             total = total + encode(row, terms)
         exact = values.astype(np.longdouble).sum(0)
         assert np.all(np.abs(decode(total) - exact) <= terms * 2.0**-33 + 2.0**-53 * np.abs(exact))
+
+
+def test_update_on_a_coarse_grid_is_summed_between_its_steps(tmp_path, monkeypatch):
+    """Parameters of 1.5 * 2^20 move in steps of 1/8: with the numbers of samples the sum came apart into all sites' updates."""
+    params = {"w": torch.full((3,), 1.5 * 2.0**20)}
+    update = {"w": torch.tensor([0.125, -0.25, 0.0])}
+    weights = SumWeights((0,), torch.ones(1), 7 * torch.ones(1), torch.ones(1))
+    terms = {
+        "update/w": 7 * update["w"],
+        "folded.scaffold/w": 70 * update["w"],
+        "idle": torch.zeros(()),
+    }
+    steps = step_sizes(terms, params, update, weights)
+    assert steps["update/w"].tolist() == pytest.approx([7 / 8] * 3)
+    assert steps["folded.scaffold/w"].tolist() == pytest.approx([70 / 8] * 3)
+    assert float(steps["idle"]) == 0
+    zeros = {"w": torch.zeros(3)}
+    in_half = {"w": torch.zeros(3).half()}
+    half = step_sizes({"update/w": update["w"]}, zeros, in_half, weights)
+    assert float(half["update/w"][2]) == pytest.approx(7 * 2.0**-24)
+    least, middle, most = dithered(
+        np.ones(3), np.full(3, 2.0), np.array([0, 2**63, 2**64 - 1], np.uint64)
+    )
+    assert (least, middle, most) == pytest.approx((0, 1, 2))
+
+    # in a run the words are those of the sum: a repeated request has the same ones
+    run = secure(tmp_path / "a", rounds=1).run()
+    monkeypatch.setattr(
+        SecureSums, "dither", lambda sums, masks, length: np.full(length, 2**63, np.uint64)
+    )
+    plain = secure(tmp_path / "b", rounds=1).run()
+    differences = [(run.params[n] - t).abs().max() for n, t in plain.params.items()]
+    assert 0 < max(differences) < 1e-6
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2.0**31 / 10, -(2.0**31) / 10])

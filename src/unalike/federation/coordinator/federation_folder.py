@@ -41,7 +41,7 @@ from unalike.federation.security.keys import (
     private_text,
     public_text,
 )
-from unalike.federation.security.site_keys import NODE, SIGNING, new_keys
+from unalike.federation.security.site_keys import NODE, SIGNING, check_connection_keys, new_keys
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -179,6 +179,7 @@ class FederationFolder:
                 private_keys[name], public_keys[name] = {}, keys[name]
             else:
                 private_keys[name], public_keys[name] = new_keys()
+        check_connection_keys({name: public[NODE] for name, public in public_keys.items()})
 
         # 2. The federation file, and whether it can be run: nothing is written for terms that cannot.
         values = {name: value for name, value in terms.items() if value is not None}
@@ -251,6 +252,8 @@ class FederationFolder:
             private, public = new_keys()
         else:
             private, public = {}, keys
+        others = {other: key.decode() for other, key in self.nodes.items() if other != name}
+        check_connection_keys(others | {name: public[NODE]})
         if samples is None:
             federation = self._changed(name, key=public[SIGNING], revoked=False)
         else:

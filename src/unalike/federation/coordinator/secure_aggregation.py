@@ -27,7 +27,7 @@ from unalike.federation.protocol.messages import MaskedTrainRequest, SetupReques
 from unalike.federation.secure_aggregation.arithmetic import SHARE_BYTES, Words, combine, decode
 from unalike.federation.secure_aggregation.masks import KEY_BYTES, agree, mask, pair_context, raw
 from unalike.federation.secure_aggregation.setup import Keys, Setup
-from unalike.federation.secure_aggregation.sum_ledger import SumLedger
+from unalike.federation.secure_aggregation.sum_ledger import KnownSum, SumLedger
 from unalike.federation.secure_aggregation.summands import (
     IDLE,
     LOSS,
@@ -227,8 +227,8 @@ class SecureAggregation:
         revoked = {site.name for site in sites if site.revoked}
         self._needed = 0
         for known in self.unmasked.sums_over(model):
-            if revoked.isdisjoint(known):
-                wanted = set(known)
+            if revoked.isdisjoint(known.sites):
+                wanted = set(known.sites)
                 self._needed = len(wanted)
 
         masked_sum = self._begun_sum()
@@ -435,7 +435,7 @@ class SecureAggregation:
         masked_sum = self._begun_sum()
         assert masked_sum is not None, "sites were asked for this sum"
         self._remember(replace(masked_sum, context=context))
-        self.unmasked.add(model, alive)
+        self.unmasked.add(model, KnownSum(tuple(alive)))
 
         dropped = [site for site in cohort if site not in alive]
         secrets = self._secrets(alive, dropped)

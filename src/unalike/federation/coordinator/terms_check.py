@@ -13,7 +13,11 @@ from unalike.federation.coordinator.network_backend import check_stage
 from unalike.federation.coordinator.sites_under_way import check_late_updates
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.roster import Roster, SampleCounts, placeholders, run_config_of
-from unalike.federation.secure_aggregation.summands import check_summed, check_threshold
+from unalike.federation.secure_aggregation.summands import (
+    check_one_weighing,
+    check_summed,
+    check_threshold,
+)
 from unalike.methods.plan import Stage, method_of, plan
 from unalike.runtime.setup.run_config import Pair, RunConfig
 from unalike.runtime.setup.stopping import TOTALS, names_in
@@ -57,6 +61,8 @@ def check_terms_run(
         )
         _check_start_reaches_sites(run_config, at_sites)
     _check_decided(federation, run_config)
+    if federation.secure_aggregation:
+        check_one_weighing(federation)
     for step in run_config.outline:
         if federation.secure_aggregation:
             check_summed(step, run_config.settings)

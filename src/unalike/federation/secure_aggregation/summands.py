@@ -1,7 +1,7 @@
 """Methods whose server half reads sums alone, and what one site adds to these sums."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,12 @@ from unalike.core.types import Batch, Broadcast, ClientUpdate, Tree
 from unalike.core.views import Members, StageSettings
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.secure_aggregation.arithmetic import Words, bound, encode, is_encodable
+from unalike.federation.secure_aggregation.dither import dithered, step_sizes
 from unalike.methods.method import Method
 from unalike.methods.part import Part, overrides
-from unalike.methods.plan import QueryStep, Stage, Step
-from unalike.methods.roles import Upload
+from unalike.methods.plan import QueryStep, Stage, Step, method_of, plan
+from unalike.methods.plans.data_sharing import DataSharing
+from unalike.methods.roles import Aggregator, BaseWeights, Upload, Weighting
 from unalike.runtime.stages.model_group import ModelGroup
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.server.server_round import SumWeights
@@ -69,6 +71,26 @@ def check_threshold(step: Step, federation: Federation, settings: StageSettings)
     if why:
         raise UnalikeError(
             f"{step.method!r} {why}: found a threshold of {federation.least_sum}; expected one of all sites, --threshold {sites}"
+        )
+
+
+def check_one_weighing(federation: Federation) -> None:
+    """Raise `UnalikeError` for agreed methods that weigh sites differently: as many sums over one model as sites show all sites."""
+    weighings = {}
+    for spec_text in (federation.method, *federation.also):
+        agreed = plan(spec_text)
+        parts = [
+            repr(part)
+            for part in method_of(agreed).parts
+            if isinstance(part, BaseWeights | Weighting | Aggregator)
+        ]
+        # shared samples count with a site's own
+        shared = repr(agreed) if isinstance(agreed, DataSharing) else ""
+        weighings[(*parts, shared)] = spec_text
+    if len(weighings) > 1:
+        raise UnalikeError(
+            f"{' and '.join(weighings.values())} weigh sites differently, and their sums over one model would together show single "
+            "sites: make a federation with secure aggregation for each"
         )
 
 
@@ -181,9 +203,14 @@ def summand(group: ModelGroup, client_update: ClientUpdate, weights: SumWeights)
 
 
 def trained_summand(
-    group: ModelGroup, broadcast: Broadcast, client: int, weights: SumWeights, sites: int
+    group: ModelGroup,
+    broadcast: Broadcast,
+    client: int,
+    weights: SumWeights,
+    sites: int,
+    random_words: Callable[[int], Words],
 ) -> Summand:
-    """Train a client; returns what it adds to the sum of so many `sites`.
+    """Train a client; returns what it adds to the sum of so many `sites`. `random_words` gives as many as it is asked for.
 
     Whether training fails, or gives what a sum cannot hold, tells about the samples. So it is no error: the summand is idle then,
     and the client keeps the state that it had. Raises `UnalikeError` where that state cannot be read, `OSError` for a full disk.
@@ -193,7 +220,10 @@ def trained_summand(
     try:
         stacked = group.executor.run(broadcast, [client], group.accepted)
         client_update = map_tensors(lambda t: t[0], stacked)
-        values = vector(summand(group, client_update, weights))
+        terms = summand(group, client_update, weights)
+        steps = step_sizes(terms, broadcast.params, client_update.update, weights)
+        values = vector(terms)
+        values = dithered(values, vector(steps), random_words(len(values)))
         if is_encodable(values, sites):
             return Summand(encode(values, sites), client_update)
         why_idle = (

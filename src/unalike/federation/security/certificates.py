@@ -168,8 +168,13 @@ def openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """The public key as PEM, as Flower registers it."""
+    return as_pem(key.public_key())
+
+
+def as_pem(key: ec.EllipticCurvePublicKey) -> bytes:
+    """A public key as PEM, always in the same form."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return key.public_key().public_bytes(serialization.Encoding.PEM, form)
+    return key.public_bytes(serialization.Encoding.PEM, form)
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from unalike._utils.errors import UnalikeError
@@ -45,10 +47,12 @@ def read_public(path: Path) -> dict[str, str]:
     """The public keys in a file of `unalike federation keys`. Raises `UnalikeError`."""
     try:
         keys = json.loads(path.read_text())
-        # parsed for their errors
+        # parsed for their errors, and written in one form: two texts of one key would be two sites with one connection
         public_key(keys[SIGNING])
-        load_pem_public_key(keys[NODE].encode())
-        return {name: keys[name] for name in (SIGNING, NODE)}
+        node = load_pem_public_key(keys[NODE].encode())
+        if not isinstance(node, EllipticCurvePublicKey) or not isinstance(node.curve, SECP384R1):
+            raise ValueError(f"{NODE} is no key of the curve P-384")
+        return {SIGNING: keys[SIGNING], NODE: certificates.as_pem(node).decode()}
     except (
         OSError,
         ValueError,
@@ -61,6 +65,18 @@ def read_public(path: Path) -> dict[str, str]:
         raise UnalikeError(
             f"cannot read {path}: {error}; expected the file that `unalike federation keys` made"
         ) from None
+
+
+def check_connection_keys(key_of: Mapping[str, str]) -> None:
+    """Raise `UnalikeError` for two sites with one connection key: whoever has a public key could take the other one's place."""
+    owner_of: dict[str, str] = {}
+    for site, key in key_of.items():
+        other = owner_of.setdefault(key, site)
+        if other != site:
+            raise UnalikeError(
+                f"{site} and {other} have one connection key; expected two: ask both for the file that `unalike federation keys` "
+                "made at their site, and compare the fingerprints by telephone"
+            )
 
 
 def fingerprint(public: dict[str, str]) -> str:

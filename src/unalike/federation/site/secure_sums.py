@@ -48,7 +48,7 @@ from unalike.federation.secure_aggregation.setup import (
     members_digest,
     model_digest,
 )
-from unalike.federation.secure_aggregation.sum_ledger import SumLedger
+from unalike.federation.secure_aggregation.sum_ledger import KnownSum, SumLedger
 from unalike.federation.security.keys import PrivateKey
 
 MAX_SETUP_ROUNDS = 1000
@@ -60,11 +60,13 @@ PRIVATE_MASK = "private mask"
 """The secret of a site's own mask. Its shares are given for a site whose summand is in the sum."""
 MASK_KEY = "mask key"
 """The private key of the masks that a site has in common with others. Its shares are given for a site that dropped out."""
+DITHER = "dither"
+"""The secret of the random numbers below rounding in a site's summand. Nobody has a share of it."""
 CHANNEL = "channel"
 """The private key that seals shares for another site."""
 
 SECOND_SUM = (
-    "a second sum, over other sites than the first; their difference would show single updates"
+    "a second sum, over other sites or with other weights than the first; the two would show single updates"
 )
 
 
@@ -72,7 +74,7 @@ SECOND_SUM = (
 class MaskedRound:
     """The one summand that a site has in a round, for one request and with one `setup`; in the ledger.
 
-    `request` and `model` are digests. `alive` and `dropped` are the sites in the sum and the others, once shares were given for it.
+    `request` and `model` are digests, `factor` is that of this site's update in the sum. `alive` and `dropped` are the sites in the sum and the others, once shares were given for it.
     """
 
     step: int
@@ -80,6 +82,7 @@ class MaskedRound:
     setup: int
     request: str
     model: str
+    factor: float
     cohort: tuple[str, ...]
     alive: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -279,12 +282,19 @@ class SecureSums:
     # 2. A summand behind its masks.
 
     def begin_summand(
-        self, head: Head, asked: MaskedTrainRequest, tensors: Tree, keeps_states: bool
+        self,
+        head: Head,
+        asked: MaskedTrainRequest,
+        tensors: Tree,
+        *,
+        keeps_states: bool,
+        factor: float,
     ) -> Masks:
         """The masks of this site's summand of a round, for this request and no other; no sample was read until now.
 
         `tensors` are those of the request that are sent in every round. Where the site `keeps_states`, from which the summand
-        follows, the masks cancel only among sites that were sent the same in all sums that these rest on.
+        follows, the masks cancel only among sites that were sent the same in all sums that these rest on. `factor` is that of the
+        site's update in the sum.
         """
         setup = self._setup(asked.setup)
         keys = self._members()
@@ -301,6 +311,7 @@ class SecureSums:
             setup=setup.number,
             request=context("request", asdict(head), asked.facts, model),
             model=model,
+            factor=factor,
             cohort=asked.cohort,
         )
         earlier = self._summand_at(head.place)
@@ -331,7 +342,9 @@ class SecureSums:
 
         # A sum over this model was unmasked, in this run or an earlier one: only the same sum can be had again.
         known = self.unmasked.sums_over(model)
-        is_known = any(set(sites) <= set(asked.cohort) for sites in known)
+        is_known = any(
+            same.factor == factor and set(same.sites) <= set(asked.cohort) for same in known
+        )
         if len(known) >= self.sums_per_model and not is_known:
             raise self._second_sum(head, known)
 
@@ -340,6 +353,10 @@ class SecureSums:
         if earlier is None:
             self._write_round(begun, own_sums.begun(head.round, sum_context))
         return Masks(cohort=asked.cohort, slot=slot, context=sum_context, keys=keys)
+
+    def dither(self, masks: Masks, length: int) -> Words:
+        """Random words for the dither of a summand; the same ones for the same sum."""
+        return mask(self._derived(DITHER, masks.slot), masks.context, length)
 
     def masked(self, masks: Masks, words: Words) -> Tree:
         """The words of a summand, plus the private mask, plus or minus the masks in common with the other sites."""
@@ -384,11 +401,12 @@ class SecureSums:
 
         # One sum for a round, and one over a model: the difference of two would show single updates.
         known = self.unmasked.sums_over(summand.model)
-        is_new = asked.alive not in known
+        this = KnownSum(asked.alive, summand.factor)
+        is_new = this not in known
         has_other_sites = bool(summand.alive) and summand.alive != asked.alive
         if has_other_sites or (is_new and len(known) >= self.sums_per_model):
             raise self._second_sum(head, known)
-        self.unmasked.add(summand.model, asked.alive)
+        self.unmasked.add(summand.model, this)
         if not summand.alive:
             own_sums = self._own_sums(head.stage).told(head.round, self.name in asked.alive)
             told = replace(summand, alive=asked.alive, dropped=asked.dropped)
@@ -406,9 +424,9 @@ class SecureSums:
             is_open.append(opened is not None)
         return {"shares": rows(shares), "opened": torch.tensor(is_open, dtype=torch.uint8)}
 
-    def _second_sum(self, head: Head, known: Sequence[Sequence[str]]) -> Declined:
-        """The refusal of a sum over other sites than those `known` over its model."""
-        lists = "; ".join(", ".join(sites) for sites in known)
+    def _second_sum(self, head: Head, known: Sequence[KnownSum]) -> Declined:
+        """The refusal of a sum over other sites, or with other weights, than those `known` over its model."""
+        lists = "; ".join(", ".join(same.sites) for same in known)
         return Declined(
             "sum",
             f"{SECOND_SUM}: round {head.round}; the sites of the sums so far: {lists[:200] or 'none'} (site.toml: sums_per_model)",

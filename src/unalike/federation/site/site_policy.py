@@ -21,8 +21,11 @@ from unalike.data.client_data import ClientData
 from unalike.federation.protocol.envelope import Head
 from unalike.federation.protocol.messages import Declined
 from unalike.federation.site.earlier_requests import EarlierRequests
+from unalike.methods.plan import plan
 
 DAY_SECONDS = 24 * 3600
+DEFAULT_METHOD = "fedavg"
+"""The method that a plan trains if it is given no other."""
 
 
 @validated
@@ -121,6 +124,9 @@ class SitePolicy:
     def allowed(self, data: ClientData, method: str, task: Task) -> ClientData:
         """The samples of a task that the rules leave. Raises `Declined` for a method or a number of samples that they exclude."""
         names = {call.name for call in spec.parse(method)}
+        # a plan trains the method that is its argument, FedAvg unless given
+        inner = getattr(plan(method), "method", DEFAULT_METHOD)
+        names |= {call.name for call in spec.parse(inner)} - {DEFAULT_METHOD}
         if self.methods and not names <= set(self.methods):
             raise Declined(
                 "rules",
@@ -174,7 +180,7 @@ class SitePolicy:
         if not self.is_open(datetime.now().time()):
             hours = " to ".join(f"{hour:%H:%M}" for hour in self.hours)
             raise Declined("rules", f"site.toml has it answer from {hours} only")
-        most = self.rounds or agreed_rounds
+        most = self._most_rounds(agreed_rounds)
         if head.round > most:
             raise Declined(
                 "rules", f"round {head.round}; site.toml allows {most} rounds of a run (rounds)"
@@ -202,12 +208,16 @@ class SitePolicy:
 
     def check_training(self, round: int, agreed_rounds: int) -> None:
         """Raise `Declined` for training beyond the rounds of a run: R rounds, counted from 0, are R updates."""
-        most = self.rounds or agreed_rounds
+        most = self._most_rounds(agreed_rounds)
         if round >= most:
             raise Declined(
                 "rules",
                 f"training in round {round}, counted from 0; site.toml allows {most} rounds of a run (rounds)",
             )
+
+    def _most_rounds(self, agreed_rounds: int) -> int:
+        """The rounds of a run in which it trains: those agreed on, or fewer."""
+        return min(self.rounds or agreed_rounds, agreed_rounds)
 
     def check_new_run(self, begun: Iterable[float], now: float) -> None:
         """Raise `Declined` for a run too many, by the times at which runs have begun."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple, TypeVar
@@ -53,6 +53,7 @@ from unalike.federation.protocol.roster import run_config_of, site_population
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import (
     Summand,
+    check_one_weighing,
     check_summed,
     check_threshold,
     keeps_client_states,
@@ -76,6 +77,7 @@ from unalike.runtime.stages.query_runner import ask_client
 from unalike.training.client.client_states import ClientStates, group_folder
 from unalike.training.client.client_update import initial_client_state
 from unalike.training.flat_update import flatten_update
+from unalike.training.server.server_round import SumWeights
 from unalike.training.validation import RefusedUpdate, check_tree
 
 Answer = tuple[Facts, Tree]
@@ -94,12 +96,13 @@ FIXED_PREFIXES = ("fixed.", "shared/")
 class SiteGroup(NamedTuple):
     """A model group at a site, and the tensors that requests for it have: names, shapes and types.
 
-    `step` is what the request says of its step for which the group was made.
+    `step` is what the request says of its step for which the group was made; `trains`: the plan trains in it.
     """
 
     group: ModelGroup
     declared: Tree
     step: Facts
+    trains: bool
 
 
 class SiteWorker:
@@ -171,6 +174,8 @@ class SiteWorker:
         proxy = (population.x, population.y)
         run_config = run_config_of(federation, population, proxy=proxy, device=self._device)
         run_config = run_config.here()
+        if federation.secure_aggregation:
+            check_one_weighing(federation)
         for planned in run_config.outline:
             if isinstance(planned, Stage):
                 coefficients = planned.method.least_samples(run_config.settings)
@@ -478,8 +483,13 @@ class SiteWorker:
         masks = None
         if step.train and isinstance(step, MaskedTrainRequest):
             keeps_states = keeps_client_states(group.method, group.settings)
-            sums = self._sums(request)
-            masks = sums.begin_summand(request.head, step, sent_anew, keeps_states)
+            masks = self._sums(request).begin_summand(
+                request.head,
+                step,
+                sent_anew,
+                keeps_states=keeps_states,
+                factor=float(self._own_weights(group, step).coefficients[0]),
+            )
         if step.train and group.method.releases_once:
             self._write_release(request.head, group)
 
@@ -500,7 +510,7 @@ class SiteWorker:
             update = map_tensors(lambda t: t[0], stacked)
             answer = flatten_update(update)
         else:
-            summand = self._summand(request.head, step, group, broadcast, masks)
+            summand = self._summand(request, step, group, broadcast, masks)
             update = summand.client_update
             answer = self._sums(request).masked(masks, summand.words)
 
@@ -532,7 +542,7 @@ class SiteWorker:
 
     def _summand(
         self,
-        head: Head,
+        request: Envelope,
         step: TrainRequest,
         group: ModelGroup,
         broadcast: Broadcast,
@@ -540,9 +550,16 @@ class SiteWorker:
     ) -> Summand:
         """The summand of this site in a round. Only its own journal and log say whether it is idle."""
         assert isinstance(step, MaskedTrainRequest)
-        members = Members(clients=step.clients, samples=float(step.samples))
-        weights = own_weights(group, [self.number], members)
-        summand = trained_summand(group, broadcast, self.number, weights, len(masks.cohort))
+        weights = self._own_weights(group, step)
+        head = request.head
+        summand = trained_summand(
+            group,
+            broadcast,
+            client=self.number,
+            weights=weights,
+            sites=len(masks.cohort),
+            random_words=partial(self._sums(request).dither, masks),
+        )
         if summand.why_idle:
             why = printable(summand.why_idle)
             self.log(
@@ -556,6 +573,11 @@ class SiteWorker:
                 why=why[:MAX_JOURNAL_TEXT],
             )
         return summand
+
+    def _own_weights(self, group: ModelGroup, step: MaskedTrainRequest) -> SumWeights:
+        """The factors of this site in the sums of a round."""
+        members = Members(clients=step.clients, samples=float(step.samples))
+        return own_weights(group, [self.number], members)
 
     def _check_first_update(self, request: Envelope) -> None:
         """Raise `Declined` where an update for this round may have left: a reply is stored before it is sent."""
@@ -597,6 +619,9 @@ class SiteWorker:
     def _mask(self, request: Envelope) -> Answer:
         """Answer a request of secure aggregation that needs no samples."""
         facts, tensors = request.open(self.limits)
+        steps = len(self.run_config.outline)
+        if not 0 < request.head.stage <= steps:
+            raise Declined("plan", f"step {request.head.stage} of a plan of {steps}")
         kind, answer = MASKING[request.head.kind]
         asked = kind.read(facts)
         self._check_terms(asked)
@@ -724,6 +749,8 @@ class SiteWorker:
             check_tree(tensors, kept.declared, what="the request")
         except RefusedUpdate as error:
             raise Declined("plan", str(error)) from None
+        if asked.train and not kept.trains:
+            raise Declined("plan", f"training in step {request.head.stage}, which only evaluates")
 
         # Where clients choose their group, the groups of one step are kept side by side.
         same_step = {k: group for k, group in self._groups.items() if k[:2] == key[:2]}
@@ -786,7 +813,7 @@ class SiteWorker:
         first = group.broadcast([self.number]).to(self.number)
         declared = round_tensors(planned, settings, first)
         declared |= fixed_tensors(planned, settings, first.params, first.buffers)
-        return SiteGroup(group, declared, asked.facts_of_step)
+        return SiteGroup(group, declared, asked.facts_of_step, trains=planned.trained)
 
     def _check_group(self, number: int, planned: Stage) -> None:
         """Raise `Declined` for a group that the step does not have: each takes memory, and a folder of client states."""
