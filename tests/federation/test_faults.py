@@ -273,10 +273,15 @@ def test_row_24_invalid_buffers_and_query_answers_are_refused(tmp_path):
     fed = SmallFederation(
         tmp_path / "buffers", clients, model="cnn(channels=(4,), norm='batch')", quorum=2
     )
-    from_the_report = [
-        n for n in _names(fed) if n.startswith("buffers/") and n.endswith("running_var")
-    ]
+    names = _names(fed)
+    from_the_report = [n for n in names if n.startswith("buffers/") and n.endswith("running_var")]
     refused_every_time(fed, set_in(from_the_report[0], torch.neg), "running_var", "negative")
+
+    # the largest count is kept: at the other sites it would overflow in the next round
+    counter = next(n for n in names if n.endswith("num_batches_tracked"))
+    fed = SmallFederation(tmp_path / "counts", clients, model=fed.federation.model, quorum=2)
+    most = set_in(counter, lambda t: torch.full_like(t, 2**63 - 1))
+    refused_every_time(fed, most, "num_batches_tracked is 9223372036854775807", "expected at most")
 
     asked = SmallFederation(
         tmp_path / "answers",

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from secure_federation import ALL_SITES, FOUR, TERMS, Tap, secure, sums_of
+from secure_federation import EQUAL_STEPS, FOUR, TERMS, Tap, secure, sums_of
 from small_federation import COORDINATOR, SmallFederation, key_of, make_clients, states
 
 import unalike as ua
@@ -34,7 +34,7 @@ OTHER_RUN = f"{2**60:020d}-{'0' * 16}"
 @pytest.fixture
 def scaffold(tmp_path):
     """A federation after two rounds with client states, with taps at its sites."""
-    fed = secure(tmp_path, "scaffold", rounds=2, also=("fedavg",), **ALL_SITES)
+    fed = secure(tmp_path, "scaffold", rounds=2, also=("scaffold + half_precision",), **EQUAL_STEPS)
     taps = fed.tapped(Tap)
     fed.run()
     return fed, taps
@@ -158,7 +158,7 @@ def test_masks_follow_from_every_field_that_the_sites_have_in_common(scaffold):
 
 def test_round_of_the_facts_is_that_of_the_head(tmp_path):
     """Else a round could be asked again under the next one's keys: equal updates, of which two sums show one."""
-    fed = secure(tmp_path, "scaffold", rounds=3, **ALL_SITES)
+    fed = secure(tmp_path, "scaffold", rounds=3, **EQUAL_STEPS)
     taps = fed.tapped(Tap)
     seen = []
 
@@ -179,7 +179,7 @@ def test_round_of_the_facts_is_that_of_the_head(tmp_path):
 
 def test_client_state_is_that_of_the_last_sum_with_the_site(tmp_path):
     """One site told to begin anew, over the same model: the difference of two sums over all was its gradient, to 5 10^-7."""
-    fed = secure(tmp_path, "scaffold", rounds=3, **ALL_SITES)
+    fed = secure(tmp_path, "scaffold", rounds=3, **EQUAL_STEPS)
     taps = fed.tapped(Tap)
     seen = []
 
@@ -256,7 +256,7 @@ def bits(run):
 def test_run_again_over_the_same_sites_gives_the_same_sums(tmp_path):
     fed = secure(tmp_path, rounds=2)
     first = fed.run()
-    assert bits(again(fed, **ALL_SITES).run()) == bits(first)
+    assert bits(again(fed).run()) == bits(first)
 
 
 def test_sum_over_the_same_model_without_one_site_is_declined_in_a_later_run(tmp_path):
@@ -409,15 +409,18 @@ def test_error_of_training_is_told_by_the_sum_alone(tmp_path, error):
 
 
 def test_site_whose_training_failed_keeps_its_client_state_and_takes_part_in_the_next_run(tmp_path):
-    undisturbed = secure(tmp_path / "undisturbed", "scaffold", rounds=2, **ALL_SITES).run()
-    fed = secure(tmp_path / "failed", "scaffold", rounds=2, **ALL_SITES)
+    undisturbed = secure(tmp_path / "undisturbed", "scaffold", rounds=2, **EQUAL_STEPS).run()
+    fed = secure(tmp_path / "failed", "scaffold", rounds=2, **EQUAL_STEPS)
     failed_at_site3 = failing(3, ValueError("x"), rounds=(1,))
     with failed_at_site3, pytest.raises(UnalikeError, match="round 2: training failed at 1"):
         fed.run()
     journal = list(entries(tmp_path / "failed" / "site3" / "journal.jsonl"))
     assert [e["why"] for e in journal if e["event"] == "idle summand"] == ["ValueError: x"]
     assert "declined" not in {e["event"] for e in journal}
-    assert bits(again(fed, **ALL_SITES).run()) == bits(undisturbed)
+    # the noise below rounding is another one in another folder
+    run = again(fed, **EQUAL_STEPS).run()
+    for name, t in states(undisturbed)["all"].items():
+        torch.testing.assert_close(states(run)["all"][name], t, rtol=1e-5, atol=1e-6)
 
 
 def test_sum_of_one_site_among_idle_ones_is_random(tmp_path, monkeypatch):
@@ -435,7 +438,7 @@ def test_sum_of_one_site_among_idle_ones_is_random(tmp_path, monkeypatch):
         return real_run(self, broadcast, ids, accepted)
 
     monkeypatch.setattr(Loop, "run", run)
-    fed = secure(tmp_path, "scaffold", rounds=1, **ALL_SITES)
+    fed = secure(tmp_path, "scaffold", rounds=1, **EQUAL_STEPS)
     with pytest.raises(UnalikeError, match="training failed at 3 of 4 sites"):
         fed.run()
     [total] = sums
@@ -464,7 +467,7 @@ def test_every_finite_model_gets_the_same_kind_of_answer(tmp_path, monkeypatch, 
         return kind, facts, tensors
 
     monkeypatch.setattr(MaskedRequests, "request", huge)
-    fed = secure(tmp_path, method, rounds=1, **ALL_SITES)
+    fed = secure(tmp_path, method, rounds=1, **EQUAL_STEPS)
     taps = fed.tapped(Tap)
     with pytest.raises(UnalikeError, match="training failed at 4 of 4 sites"):
         fed.run()

@@ -118,7 +118,9 @@ class Sites:
         values = np.array([model, 0.0 if accepted is None else 1.0 + accepted, round, setup])
         self.summand(name, run, setup, round, cohort, model, accepted, values)
 
-    def summand(self, name, run, setup, round, cohort, model, accepted, values, history=None, factor=1.0):
+    def summand(
+        self, name, run, setup, round, cohort, model, accepted, values, history=None, factor=1.0
+    ):
         """`history` is that of sites that keep states; None: they keep none. `factor` is that of the update in the sum."""
         asked = MaskedTrainRequest(
             terms=self.federation.terms,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from every_method import METHODS
-from secure_federation import ALL_SITES, FOUR, TERMS, Tap, secure, sums_of
+from secure_federation import ALL_SITES, EQUAL_STEPS, FOUR, TERMS, Tap, secure, sums_of
 from small_federation import (
     COORDINATOR,
     MODEL,
@@ -54,8 +54,9 @@ from unalike.federation.secure_aggregation.masks import (
 )
 from unalike.federation.secure_aggregation.setup import Setup, model_digest
 from unalike.federation.secure_aggregation.summands import check_summed
-from unalike.federation.site.secure_sums import SecureSums
+from unalike.federation.site import site_worker
 from unalike.federation.site.site_worker import SiteWorker
+from unalike.methods.method import Method
 from unalike.methods.plan import Stage
 from unalike.runtime.setup.run_config import configure_run
 from unalike.training.server.server_round import SumWeights
@@ -124,11 +125,9 @@ def test_update_on_a_coarse_grid_is_summed_between_its_steps(tmp_path, monkeypat
     )
     assert (least, middle, most) == pytest.approx((0, 1, 2))
 
-    # in a run the words are those of the sum: a repeated request has the same ones
     run = secure(tmp_path / "a", rounds=1).run()
-    monkeypatch.setattr(
-        SecureSums, "dither", lambda sums, masks, length: np.full(length, 2**63, np.uint64)
-    )
+    no_dither = lambda secret, model, length: np.full(length, 2**63, np.uint64)  # noqa: E731
+    monkeypatch.setattr(site_worker, "random_words", no_dither)
     plain = secure(tmp_path / "b", rounds=1).run()
     differences = [(run.params[n] - t).abs().max() for n, t in plain.params.items()]
     assert 0 < max(differences) < 1e-6
@@ -161,13 +160,13 @@ def test_masks_of_two_sites_are_equal_and_of_every_sum_another_one():
 SERVED = {
     "fedavg": {},
     "fedprox(mu=0.1)": {"participation": 0.75},
-    "scaffold": ALL_SITES,
+    "scaffold": EQUAL_STEPS,
     "feddyn": ALL_SITES,
     "fednova": {"work": ua.Work(steps=3, batch_size=5, lr=0.1)},
     "uniform + fedadam": {},
     "fedper + fedprox(mu=0.1)": ALL_SITES,
     "random_mask(fraction=0.5) + ditto": ALL_SITES,
-    "scaffold + half_precision": ALL_SITES,
+    "scaffold + half_precision": EQUAL_STEPS,
     "client_dp(noise_multiplier=0, where='site', clip=0.1)": {"work": ua.Work(lr=0.1)},
 }
 
@@ -243,7 +242,9 @@ def test_batch_norm_of_their_own_is_served(tmp_path):
     model = "cnn(channels=(4,), hidden=8, norm='batch')"
     with pytest.raises(UnalikeError, match="is no sum: use buffers='local'"):
         SmallFederation(tmp_path / "a", clients, model=model, **TERMS)
-    fed = SmallFederation(tmp_path / "b", clients, model=model, buffers="local", rounds=1, **TERMS | ALL_SITES)
+    fed = SmallFederation(
+        tmp_path / "b", clients, model=model, buffers="local", rounds=1, **TERMS | ALL_SITES
+    )
     ours, theirs = fed.run(), fed.simulated()
     for name, t in theirs.params.items():
         torch.testing.assert_close(ours.params[name], t, rtol=1e-5, atol=1e-6)
@@ -339,7 +340,6 @@ def test_every_method_is_served_or_refused_with_its_reason():
     assert {
         "fedavg",
         "fedprox",
-        "scaffold",
         "feddyn",
         "fednova",
         "fedadam",
@@ -349,6 +349,21 @@ def test_every_method_is_served_or_refused_with_its_reason():
     assert not served & {"median", "multikrum", "trimmed_mean", "feddisco", "fedpac", "fedgh"}
     # of a class that one site alone has, a sum by class is that site's
     assert not served & {"feature_alignment", "fedproto", "creff"}
+
+    # of two sums of the same updates with other factors one site's can be had, unless all make the same number of steps
+    twice = {"scaffold": METHODS["scaffold"], "mimelite": METHODS["mimelite"]}
+    twice["feddyn + fednova"] = Method.parse("feddyn + fednova")
+    equal_steps = replace(settings, work=ua.Work(steps=3, batch_size=5, lr=0.1))
+    for method in twice.values():
+        with pytest.raises(UnalikeError, match="have all make the same number"):
+            check_summed(Stage("only", method, 1), settings)
+        check_summed(Stage("only", method, 1), equal_steps)
+
+
+def test_methods_that_weigh_sites_differently_are_not_agreed_on_together(tmp_path):
+    with pytest.raises(UnalikeError, match="weigh sites differently"):
+        secure(tmp_path, "fedavg", also=("fedavg + uniform",))
+    secure(tmp_path, "fedavg", also=("fedprox(mu=0.1) + fedavgm",))
 
 
 # what the coordinator sees ---------------------------------------------------------------------------------------------
@@ -488,7 +503,7 @@ def test_site_that_returns_gets_keys_in_a_new_setup(tmp_path):
 @pytest.mark.parametrize("kind", ["keys", "shares", "train", "unmask"])
 def test_too_few_sites_stop_the_round_which_goes_on_when_they_are_back(tmp_path, kind):
     """Two of four leave where all are needed. The coordinator begins anew, as after a kill, also the sites."""
-    fed = secure(tmp_path / "a", "scaffold", rounds=2, deadline=0.3, patience=1, **ALL_SITES)
+    fed = secure(tmp_path / "a", "scaffold", rounds=2, deadline=0.3, patience=1, **EQUAL_STEPS)
     for name in ("site1", "site2"):
         fed.workers[name] = Leaving(fed, name, kind, 1 if kind in ("train", "unmask") else 0)
     with pytest.raises(Stopped):
@@ -497,7 +512,7 @@ def test_too_few_sites_stop_the_round_which_goes_on_when_they_are_back(tmp_path,
     fed.restart_sites()
     run = fed.run()
     assert run.history.rounds["participants"].tolist() == [0, 4, 4]
-    calm = secure(tmp_path / "b", "scaffold", rounds=2, **ALL_SITES)
+    calm = secure(tmp_path / "b", "scaffold", rounds=2, **EQUAL_STEPS)
     for name, t in states(calm.run())["all"].items():
         assert torch.equal(states(run)["all"][name], t)
 

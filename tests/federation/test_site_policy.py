@@ -53,6 +53,33 @@ def declined(fed, code):
     return journal[0]["why"]
 
 
+@pytest.mark.parametrize(
+    ("method", "is_allowed"),
+    [
+        ("ifca(clusters=2)", True),
+        ("ifca(clusters=2, method='fedavg + clip(norm=1)')", True),
+        ("ifca(clusters=2, method='fedprox')", False),
+        ("ccvr(method='fedavg + lws')", False),
+    ],
+)
+def test_rule_on_methods_sees_the_method_of_a_plan(method, is_allowed):
+    policy = SitePolicy(**FREE, methods=("ifca", "ccvr", "fedavg", "clip"))
+    task = find_task("classification")
+    [client] = make_clients(((20, 8),))
+    if is_allowed:
+        policy.allowed(client, method, task)
+    else:
+        with pytest.raises(Declined, match="allows ifca, ccvr"):
+            policy.allowed(client, method, task)
+
+
+def test_more_rounds_in_the_rules_than_agreed_allow_no_more():
+    policy = SitePolicy(**FREE, rounds=50)
+    policy.check_training(1, agreed_rounds=2)
+    with pytest.raises(Declined, match="round 2, counted from 0"):
+        policy.check_training(2, agreed_rounds=2)
+
+
 def test_rules_that_allow_everything_change_nothing(tmp_path):
     run = ruled(tmp_path / "ruled", {}).run()
     wanted = SmallFederation(tmp_path / "free", make_clients(SAMPLE_SIZES), rounds=3).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from small_federation import COORDINATOR, SmallFederation, key_of, make_clients
 
+import unalike as ua
 from unalike.federation.protocol.envelope import unseal
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.site.secure_sums import SecureSums
@@ -13,6 +14,8 @@ FOUR = ((20, 8), (12, 6), (16, 6), (9, 5))
 TERMS = {"secure_aggregation": True, "threshold": 3, "grace": 0.05, "repeat": 0.05}
 ALL_SITES = {"threshold": 4}
 """The threshold of methods with client states."""
+EQUAL_STEPS = ALL_SITES | {"work": ua.Work(steps=3, batch_size=5, lr=0.1)}
+"""Terms of SCAFFOLD, which sends each update a second time by its steps."""
 
 
 def secure(folder, method="fedavg", **more):

@@ -7,19 +7,26 @@ from simulation import Clients, Simulation, mlp, same
 from torch import nn
 
 from unalike.methods.method import Method
-
 from unalike.methods.parts.aligned_start import FISHER, FisherMean
+from unalike.methods.parts.client_privacy import ClientDP
 from unalike.methods.parts.combined_heads import SPREAD, CombinedHeads
+from unalike.methods.parts.federated_features import PRESENT, FederatedFeatures
 
 SIZES = (7, 3, 5)
 WORK = {"epochs": 1, "batch_size": None, "lr": 0.5}
 
 
-def test_negative_squares_are_refused():
-    """With a trace of minus the sum of the others each honest update counted many times."""
-    for part, name in ((FisherMean(), FISHER), (CombinedHeads(), SPREAD)):
-        assert "below 0" in part.why_impossible({name: torch.tensor(-1.0)}, 5)
-        assert not part.why_impossible({name: torch.tensor(0.0)}, 5)
+def test_messages_outside_of_their_domain_are_refused():
+    """Squares below 0, flags other than 0 and 1: each turned what the server makes of all clients around."""
+    domains = [
+        (FisherMean(), FISHER, 0.0, -1.0),
+        (CombinedHeads(), SPREAD, 0.0, -1.0),
+        (FederatedFeatures(), PRESENT, 1.0, -6.0),
+        (ClientDP(noise_multiplier=1.0, quantile=0.5), "below", -0.5, -14.0),
+    ]
+    for part, name, possible, impossible in domains:
+        assert part.why_impossible({name: torch.tensor(impossible)}, 5), name
+        assert not part.why_impossible({name: torch.tensor(possible)}, 5), name
 
 
 def body_of(module, x):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import ssl
@@ -15,6 +16,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from echo_network import expire
 
 from unalike._utils.errors import UnalikeError
@@ -416,3 +419,29 @@ def test_site_made_keys_leave_no_secret_with_the_coordinator(tmp_path, capsys):
     (tmp_path / "west.keys").write_text('{"site.key": "00", "node.key": ""}')
     with pytest.raises(UnalikeError, match=r"west\.keys: .*expected the file that"):
         site_keys.read_public(tmp_path / "west.keys")
+
+
+def test_two_sites_have_two_connection_keys_in_one_form(tmp_path):
+    """A public key is mailed: who enrolled another site's with a signing key of his own took that site's place."""
+    shown = {}
+    for name in ("north", "mallory"):
+        keys.keys(tmp_path / name)
+        shown[name] = site_keys.read_public(tmp_path / f"{name}.keys")
+    copied = shown["mallory"] | {"node.key": shown["north"]["node.key"]}
+    (tmp_path / "mallory.keys").write_text(
+        json.dumps(copied | {"node.key": f"\n\n{copied['node.key']}\n"})
+    )
+    assert site_keys.read_public(tmp_path / "mallory.keys") == copied
+    given = {"host": "localhost", "port": 4433, **TERMS}
+    both = {"keys": {"north": shown["north"], "mallory": copied}}
+    with pytest.raises(UnalikeError, match="mallory and north have one connection key"):
+        FederationFolder.create(tmp_path / "made", {"north": 1, "mallory": 1}, **given | both)
+    apart = {"keys": shown}
+    folder = FederationFolder.create(tmp_path / "made", {"north": 1, "mallory": 1}, **given | apart)
+    with pytest.raises(UnalikeError, match="have one connection key"):
+        folder.enrol_anew("mallory", copied)
+    rsa_key = rsa.generate_private_key(65537, 2048).public_key()
+    pem = rsa_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    (tmp_path / "rsa.keys").write_text(json.dumps(copied | {"node.key": pem}))
+    with pytest.raises(UnalikeError, match="no key of the curve P-384"):
+        site_keys.read_public(tmp_path / "rsa.keys")

@@ -214,6 +214,11 @@ class Part:
 
     Without it: a secure aggregation accepts sums over fewer clients than all.
     """
+    update_again: ClassVar[Literal["", "as it is", "by steps"]] = ""
+    """What the server sums holds each update a second time: with the same factor, or divided by the client's local steps.
+
+    Without it: a secure aggregation accepts clients of unequal steps, though two sums with other factors show their updates.
+    """
     needs_of_task: ClassVar[str] = ""
     """The trait of its tasks, such as `CLASSES` of `core/tasks/task.py`.
 

@@ -17,6 +17,8 @@ from unalike.training.server.update_checks import find_faults
 
 MAX_LISTED_NAMES = 5
 """Names in an error message that are missing, or that nobody asked for."""
+MAX_PASSES = 100
+"""Forward passes of a local step, at most: a model may count them in a buffer."""
 COUNTS = "counts"
 """The name of a client's numbers of samples by class."""
 
@@ -85,6 +87,16 @@ def check_update(
     faults = find_faults([0], map_tensors(lambda t: t[None], client_update))
     if faults:
         raise RefusedUpdate(faults[0])
+    for name, sent in like.buffers.items():
+        if sent.is_floating_point():
+            continue
+        # the largest count of all clients is kept: one that is too large would overflow at all of them
+        most = sent + MAX_PASSES * steps
+        if bool((client_update.buffers[name] > most).any()):
+            found = client_update.buffers[name].max().item()
+            raise RefusedUpdate(
+                f"buffer {name} is {found}; expected at most {most.max().item()} after {steps} steps"
+            )
     for name, fact in client_update.shared.items():
         _check_counts(f"shared fact {name}", fact, samples)
     for part, message in client_update.messages.items():

@@ -7,6 +7,7 @@ makes of all summaries the encoding that `table_encoding.fit` would make of all 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -125,6 +126,9 @@ class CategoryCounts:
     values: Mapping[str, PositiveInt]
 
 
+WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
 @validated
 class TargetNames:
     """The column to predict, or several: its kind, and the names of the frequent classes.
@@ -137,6 +141,13 @@ class TargetNames:
     classes: tuple[str, ...] = ()
     numbers: bool = False
     label_shape: tuple[int, ...] = ()
+
+    @pydantic.model_validator(mode="after")
+    def _check_numbers(self) -> Self:
+        for name in self.classes:
+            if self.numbers and not WHOLE_NUMBER.fullmatch(name):
+                raise ValueError(f"class {name[:40]!r} of whole numbers")
+        return self
 
 
 @validated

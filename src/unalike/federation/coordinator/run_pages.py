@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from unalike._utils.errors import UnalikeError
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_queue import QueuedRun
 from unalike.federation.coordinator.secure_aggregation import masked_wire
@@ -25,6 +26,18 @@ def write_pages(
     folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], up: str
 ) -> None:
     """Write the pages of a finished run, which the command `up` made; with the second run also the comparison of all."""
+    try:
+        _write_pages_of(folder, queued, run, log, up)
+    except (UnalikeError, ArithmeticError, ValueError) as error:
+        # Numbers that a site has sent may break a page. The run and its model are complete, and the queue goes on.
+        log(f"no report of the run in {queued.path}: {error}")
+        _write_missing(folder, queued, str(error))
+
+
+def _write_pages_of(
+    folder: FederationFolder, queued: QueuedRun, run: Run, log: Callable[[str], None], up: str
+) -> None:
+    """`write_pages`, where the numbers of the run can be shown."""
     config = run.run_config
     is_diagnosis = isinstance(config.plan, DiagnosisPlan)
     is_scored = any(config.columns.shown(row) is not None for row in run.history.rows)
@@ -89,8 +102,33 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, up: str
     _write_joined(folder, [queued], queued.page)
 
 
+def _write_missing(folder: FederationFolder, queued: QueuedRun, why: str) -> None:
+    """A page that says why there is no report."""
+    reading = [
+        f"The run is complete: its history and its model are in {queued.path}.",
+        f"Its numbers cannot be shown: {why}.",
+    ]
+    _write_without_scores(folder, queued, "There is no report", reading)
+
+
 def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
-    """A page without scores: the sites with their samples, and what would give scores."""
+    """A page without scores, which says what would give some."""
+    rounds = queued.federation.rounds
+    reading = [
+        f"{rounds} rounds of {queued.federation.method} are done. No site has test samples, or as many as least_test in its "
+        "site.toml demands, or secure aggregation keeps the scores of the sites' own models there.",
+        "For scores, sites lower least_test in their site.toml, and the coordinator starts a new run: `unalike federation run`. "
+        "Or it has test samples of its own: `unalike federation init --test FILE --protocol server`.",
+        "The model is in the folder of the run. Each site keeps the model that it would use: there, "
+        "`unalike evaluate SITE --data FILE` scores it on rows with known outcomes.",
+    ]
+    _write_without_scores(folder, queued, "There are no scores", reading)
+
+
+def _write_without_scores(
+    folder: FederationFolder, queued: QueuedRun, about: str, reading: list[str]
+) -> None:
+    """A page with sentences, and the sites with their samples."""
     from unalike.reporting.html import fill, write_text
     from unalike.reporting.table import Table, number, words
 
@@ -103,20 +141,11 @@ def _write_unscored(folder: FederationFolder, queued: QueuedRun) -> None:
         number("Training samples", "train"),
         number("Test samples that it uses", "test"),
     ]
-    rounds = queued.federation.rounds
-    reading = [
-        f"{rounds} rounds of {queued.federation.method} are done. No site has test samples, or as many as least_test in its "
-        "site.toml demands, or secure aggregation keeps the scores of the sites' own models there.",
-        "For scores, sites lower least_test in their site.toml, and the coordinator starts a new run: `unalike federation run`. "
-        "Or it has test samples of its own: `unalike federation init --test FILE --protocol server`.",
-        "The model is in the folder of the run. Each site keeps the model that it would use: there, "
-        "`unalike evaluate SITE --data FILE` scores it on rows with known outcomes.",
-    ]
     page = fill(
         "table_page.html.j2",
         kind="Run of a federation",
         title=f"Federation {folder.federation.name}",
-        about="There are no scores",
+        about=about,
         heading="What to do",
         reading=reading,
         table=Table.of("Sites of the run", columns, admitted),

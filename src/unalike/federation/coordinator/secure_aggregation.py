@@ -378,7 +378,8 @@ class SecureAggregation:
         answers = self._exchange(open_requests, senders, set(senders))
         for i, sender in enumerate(senders):
             shut_out = [site for site, answer in answers.items() if not answer["opened"][i]]
-            if len(answers) - len(shut_out) >= self.least:
+            # who has not answered yet does not say that it cannot open them
+            if len(senders) - len(shut_out) >= self.least:
                 continue
             why = f"the shares that it sealed cannot be opened by {', '.join(shut_out)}"
             self.mailbox.report("refused", sender, why)

@@ -292,6 +292,10 @@ class Gateway:
                 # Flower has one request of a connection at a time: more of them would wait in memory, without end.
                 await asyncio.wait_for(forwarded.put(head), self.settings.idle_seconds)
                 await self._forward(head, reader, behind)
+                # the time until the next request counts from the end of this answer, which may be long on a slow link
+                answered = asyncio.ensure_future(forwarded.join())
+                await asyncio.wait({answers, answered}, return_when=asyncio.FIRST_COMPLETED)
+                answered.cancel()
                 head = await self._head(reader, self.settings.idle_seconds, site)
         except Rejected as rejected:
             who = address if site is None else f"{site.name} at {address}"
@@ -493,6 +497,7 @@ class Gateway:
                     target.write(piece)
                     await asyncio.wait_for(target.drain(), self.settings.piece_seconds)
                     left -= len(piece)
+                forwarded.task_done()
         except asyncio.IncompleteReadError:
             # Flower has closed the connection
             return

@@ -175,6 +175,8 @@ class GridTransport:
                 site.node = node.node_id
                 site.since = since
                 site.lost.extend(sorted(site.unanswered))
+                for number in site.unanswered:
+                    self._call(partial(self.messages.withdraw, number))
                 site.unanswered = set()
                 self._connected.add(name)
             if node.status == "online":

@@ -89,8 +89,14 @@ REFUSALS = {
     503: "the coordinator is not up",
 }
 """Meaning of an HTTP status from the gateway or SuperLink."""
-SUPERLINK = "from flwr.superlink.cli import flower_superlink; flower_superlink()"
-"""The program of Flower's command `flower-superlink`."""
+SUPERLINK = (
+    "from flwr.supercore.corestate import in_memory_corestate as state; state.HEARTBEAT_PATIENCE = 100_000; "
+    "from flwr.superlink.cli import flower_superlink; flower_superlink()"
+)
+"""The program of Flower's command `flower-superlink`.
+
+It would end a run whose heartbeat is late by the wall clock, which may be set forward. Here it ends with its parent anyway.
+"""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 MAX_CARRIED_BYTES = 128 * 1024
 """Maximum bytes of a record that travels with the metadata of its message, if it is the only one."""
@@ -427,6 +433,14 @@ class RunMessages(Messenger):
     def push(self, messages: Sequence[Message]) -> list[str]:
         """Send messages; returns their ids, "" for one that was not taken."""
         return self.send(messages, self._grid.run.run_id, PushAppMessagesRequest)
+
+    def withdraw(self, number: str) -> None:
+        """Have SuperLink delete the content of a message that was sent and is lost."""
+        self._client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(
+                node=self._node, run_id=self._grid.run.run_id, message_object_id=number
+            )
+        )
 
     def replies(self, numbers: Collection[str]) -> list[Incoming]:
         """New replies to the messages with these ids, without their content; Flower's reports of errors among them."""

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from unalike.core.types import Tree
+from unalike.federation.secure_aggregation.masks import context, mask
 from unalike.training.server.server_round import SumWeights
 
 UPDATE = "update"
@@ -59,8 +60,12 @@ def dithered(
     return values + steps * (random / 2.0**64 - 0.5)
 
 
+def random_words(secret: bytes, model: str, length: int) -> NDArray[np.uint64]:
+    """Words that only the site can know. For one model they are always the same: those of many sums would average out."""
+    return mask(secret, context("dither", model), length)
+
+
 def _spacing(param: torch.Tensor) -> float:
     """The distance from the largest size in a parameter to the next number of its type."""
     largest = param.detach().abs().max()
     return float(torch.nextafter(largest, largest.new_tensor(torch.inf)) - largest)
-

@@ -20,7 +20,8 @@ class SumLedger:
     """Model (`model_digest`) -> the sums over it, in a file that only grows.
 
     An update follows from the model, so two sums over one model whose sites differ by one show the update of that site, and as many
-    sums as sites with other factors show all. An entry is on disk before a share leaves. A line that a power cut tore counts for nothing: no share left for it.
+    sums as sites with other factors show all. An entry is on disk before a share leaves. A line that a power cut tore counts for
+    nothing: no share left for it.
     """
 
     def __init__(self, file: Path):

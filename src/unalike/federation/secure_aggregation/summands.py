@@ -117,6 +117,9 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
         reason = _why_part_not_summed(part, method)
         if reason:
             return reason
+    reason = _why_two_sums_show_updates(method, settings)
+    if reason:
+        return reason
 
     if method.sampler is not None and method.sampler.reads_losses:
         return f"{method.sampler.name} asks sites by {method.sampler.decides_by}"
@@ -129,6 +132,24 @@ def _why_not_summed(step: Step, settings: StageSettings) -> str:
     largest = method.shared_names(whole_buffers, model)
     if largest and settings.buffers == "average":
         return f"the largest {largest[0]} is no sum: use buffers='local'"
+    return ""
+
+
+def _why_two_sums_show_updates(method: Method, settings: StageSettings) -> str:
+    """The reason why the sums of one round show updates of single sites; empty if they do not.
+
+    Two sums of the same updates with other factors cancel all sites whose factors have the same ratio.
+    """
+    if method.local_work(settings.work).steps is not None:
+        return ""
+    by_steps = method.aggregator.needs_steps
+    for part in method.parts:
+        is_other_factor = part.update_again == ("as it is" if by_steps else "by steps")
+        if part.update_again and is_other_factor:
+            return (
+                f"{part.name} has each update in two sums, of which one divides by its local steps: they show a site whose steps "
+                "differ from the others'; have all make the same number (--steps)"
+            )
     return ""
 
 

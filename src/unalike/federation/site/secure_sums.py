@@ -60,21 +60,18 @@ PRIVATE_MASK = "private mask"
 """The secret of a site's own mask. Its shares are given for a site whose summand is in the sum."""
 MASK_KEY = "mask key"
 """The private key of the masks that a site has in common with others. Its shares are given for a site that dropped out."""
-DITHER = "dither"
-"""The secret of the random numbers below rounding in a site's summand. Nobody has a share of it."""
 CHANNEL = "channel"
 """The private key that seals shares for another site."""
 
-SECOND_SUM = (
-    "a second sum, over other sites or with other weights than the first; the two would show single updates"
-)
+SECOND_SUM = "a second sum, over other sites or with other weights than the first; the two would show single updates"
 
 
 @dataclass(frozen=True)
 class MaskedRound:
     """The one summand that a site has in a round, for one request and with one `setup`; in the ledger.
 
-    `request` and `model` are digests, `factor` is that of this site's update in the sum. `alive` and `dropped` are the sites in the sum and the others, once shares were given for it.
+    `request` and `model` are digests, `factor` is that of this site's update in the sum. `alive` and `dropped` are the sites in the
+    sum and the others, once shares were given for it.
     """
 
     step: int
@@ -125,11 +122,12 @@ class OwnSums:
 
 @dataclass(frozen=True)
 class Masks:
-    """The sources of the masks of a summand: the place of the round in the setup, and the context of the sum."""
+    """The sources of the masks of a summand: the place of the round in the setup, the context of the sum, and its model."""
 
     cohort: tuple[str, ...]
     slot: int
     context: str
+    model: str
     keys: Keys
 
 
@@ -352,11 +350,7 @@ class SecureSums:
         sum_context = setup.sum_context(head.place, asked, model, keys)
         if earlier is None:
             self._write_round(begun, own_sums.begun(head.round, sum_context))
-        return Masks(cohort=asked.cohort, slot=slot, context=sum_context, keys=keys)
-
-    def dither(self, masks: Masks, length: int) -> Words:
-        """Random words for the dither of a summand; the same ones for the same sum."""
-        return mask(self._derived(DITHER, masks.slot), masks.context, length)
+        return Masks(cohort=asked.cohort, slot=slot, context=sum_context, model=model, keys=keys)
 
     def masked(self, masks: Masks, words: Words) -> Tree:
         """The words of a summand, plus the private mask, plus or minus the masks in common with the other sites."""

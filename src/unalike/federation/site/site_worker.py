@@ -50,6 +50,7 @@ from unalike.federation.protocol.messages import (
 )
 from unalike.federation.protocol.request_tensors import fixed_tensors, round_tensors
 from unalike.federation.protocol.roster import run_config_of, site_population
+from unalike.federation.secure_aggregation.dither import random_words
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import (
     Summand,
@@ -510,7 +511,7 @@ class SiteWorker:
             update = map_tensors(lambda t: t[0], stacked)
             answer = flatten_update(update)
         else:
-            summand = self._summand(request, step, group, broadcast, masks)
+            summand = self._summand(request.head, step, group, broadcast, masks)
             update = summand.client_update
             answer = self._sums(request).masked(masks, summand.words)
 
@@ -542,7 +543,7 @@ class SiteWorker:
 
     def _summand(
         self,
-        request: Envelope,
+        head: Head,
         step: TrainRequest,
         group: ModelGroup,
         broadcast: Broadcast,
@@ -551,14 +552,13 @@ class SiteWorker:
         """The summand of this site in a round. Only its own journal and log say whether it is idle."""
         assert isinstance(step, MaskedTrainRequest)
         weights = self._own_weights(group, step)
-        head = request.head
         summand = trained_summand(
             group,
             broadcast,
             client=self.number,
             weights=weights,
             sites=len(masks.cohort),
-            random_words=partial(self._sums(request).dither, masks),
+            random_words=partial(random_words, self.folder.secret(self.samples), masks.model),
         )
         if summand.why_idle:
             why = printable(summand.why_idle)

@@ -174,6 +174,12 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             update = tree.map(lambda u: u + share * normal_noise(u, settings.secret_noise), update)
         return update, client.state
 
+    def why_impossible(self, message: Tree, samples: int) -> str:
+        # with where="site" the count has its share of the noise
+        if self.quantile is None or self.shares_noise or abs(float(message["below"])) == 0.5:
+            return ""
+        return f"{float(message['below']):g} updates below the bound; expected 1/2 or -1/2"
+
     def _received_bound(self, client: ClientView) -> Tensor:
         """The bound that the server sent. Raises `UnalikeError` for more than one number.
 
@@ -220,6 +226,9 @@ class ClientDP(Upload, LinearAggregator, ServerStep, Privacy):
             noise = normal_noise(count, settings.secret_noise, generator)
             count = count + self._deviation_of_count(z, settings, m) * noise
         share_below = count / m + 0.5
+        # what sites have noised themselves is checked by nobody: in a round no more than all of them move the bound
+        if self.shares_noise:
+            share_below = share_below.clamp(0, 1)
         bound = bound * (-self.clip_lr * (share_below - self.quantile)).exp()
         return update, state | {"clip": bound, "below": torch.zeros_like(count)}
 

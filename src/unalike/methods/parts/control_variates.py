@@ -30,6 +30,7 @@ class ControlVariates(Correction, ServerStep):
     """
 
     sends_changes: ClassVar[bool] = True
+    update_again: ClassVar[Literal["", "as it is", "by steps"]] = "by steps"
     updates_point_alike: ClassVar[bool] = True
 
     option: Literal[1, 2] = 2

@@ -1,6 +1,6 @@
 """FedDyn: a linear and a quadratic term in the local loss align local optima with the global one."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import PositiveFloat
 from torch import Tensor
@@ -27,6 +27,7 @@ class DynamicRegularizer(Objective, ServerStep):
     sums_sent: ClassVar[bool] = True
     alpha: Annotated[PositiveFloat, LogRange(1e-3, 1)] = 0.1
     rank: ClassVar[int] = ServerStep.DYNAMIC
+    update_again: ClassVar[Literal["", "as it is", "by steps"]] = "as it is"
 
     def server_init(self, params: Tree) -> Tree:
         return tree.zeros(params)

@@ -104,6 +104,11 @@ class FederatedFeatures(Personalizer):
         message = {PRESENT: counts.clamp_max(1)}
         return client.state, message | tree.prefixed(GRADIENT, means)
 
+    def why_impossible(self, message: Tree, samples: int) -> str:
+        present = message[PRESENT]
+        is_flag = (present == 0) | (present == 1)
+        return "" if bool(is_flag.all()) else "classes that are neither there (1) nor not (0)"
+
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return message
 

@@ -1,6 +1,6 @@
 """MimeLite: clients step with the momentum of the server."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -27,6 +27,7 @@ class SharedMomentum(Correction):
     """
 
     needs_data: ClassVar[bool] = True
+    update_again: ClassVar[Literal["", "as it is", "by steps"]] = "by steps"
 
     beta: Annotated[float, LinearRange(0, 0.97)] = Field(default=0.9, ge=0, lt=1)
 
