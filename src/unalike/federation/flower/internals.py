@@ -406,7 +406,11 @@ class FleetConnection(Messenger):
     def receive(self) -> Incoming | None:
         """The next request, if there is one."""
         found = self._client.PullMessages(PullMessagesRequest(node=self._node))
-        return next(map(Incoming.of, found.messages_list, found.message_object_trees), None)
+        try:
+            return next(map(Incoming.of, found.messages_list, found.message_object_trees), None)
+        except Exception as error:
+            # whatever Flower's decoder raises; a `ValueError` is one of `FAILURES`
+            raise ValueError(f"no message of SuperLink: {error}") from None
 
     def reply(self, request: Incoming, content: RecordDict) -> None:
         """Send the reply to a request."""
