@@ -296,8 +296,10 @@ def _own_samples(
 ) -> Samples:
     """The test samples of the run's clients, one row for each client, or of the client that is named."""
     import numpy as np
+    import torch
 
     from unalike.cli.finished_run import client_index, own_clients, source_of
+    from unalike.core.inputs import take_rows
     from unalike.data.ragged import Ragged
 
     if table:
@@ -317,7 +319,7 @@ def _own_samples(
     # The samples in the data set: a plan that changes samples numbers its copies anew.
     places = Ragged.of(plan.test[k] for k in chosen).values
     return Samples(
-        x=population.x[test.values],
+        x=take_rows(population.x, torch.from_numpy(test.values)),
         y=population.y[test.values],
         owner=owner,
         rows=names,

@@ -70,7 +70,7 @@ def join_clients(
 
 
 def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
-    kinds = {owner: _kind(x) for owner, (x, _) in blocks.items()}
+    kinds = {owner: kind_of(x) for owner, (x, _) in blocks.items()}
     first, expected = next(iter(kinds.items()))
     for owner, kind in kinds.items():
         if kind != expected:
@@ -81,7 +81,7 @@ def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
             )
 
 
-def _kind(x: Inputs) -> str:
+def kind_of(x: Inputs) -> str:
     """The shape of inputs and the type of their numbers, in words."""
     if not is_one_tensor(x):
         return f"{layout_of(x)}"
