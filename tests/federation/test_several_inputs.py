@@ -59,7 +59,7 @@ def federation(folder, method="fedavg", **more):
     return SmallFederation(folder, method=method, **(usual | more))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "data_sharing(fraction=0.3)", "fedcurv"])
+@pytest.mark.parametrize("method", ["fedavg", "data_sharing(fraction=0.3)", "fedlc"])
 def test_sites_with_two_inputs_train_as_in_a_simulation(tmp_path, method):
     agree(federation(tmp_path, method, proxy=samples(20, 7)))
 
@@ -67,6 +67,16 @@ def test_sites_with_two_inputs_train_as_in_a_simulation(tmp_path, method):
 def test_sites_with_a_tuple_of_inputs_train_as_in_a_simulation(tmp_path):
     data = Schema(shape=list(LAYOUT.values()), classes=4)
     agree(federation(tmp_path, clients=clients(form=tuple), data=data))
+
+
+def test_model_of_such_a_federation_is_opened_and_predicts(tmp_path):
+    fed = federation(tmp_path / "fed", rounds=1)
+    fed.run()
+    x, _ = samples(5)
+    opened = ua.open_run(fed.out)
+    assert opened.predict(x).equals(fed.simulated().predict(x))
+    with pytest.raises(UnalikeError, match="'image'.*the model takes .*'tokens'"):
+        opened.predict({"image": x["image"]})
 
 
 def test_secure_sums_of_sites_with_two_inputs_are_those_of_a_simulation(tmp_path):
