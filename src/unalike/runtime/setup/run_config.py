@@ -299,6 +299,7 @@ class RunConfig:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
         notes = [] if self.population.plan is None else [*self.population.plan.notes]
         notes += note_on_malicious(self.settings.malicious, self.population)
+        notes += _note_on_idle_tests(self.population, self.options.protocols)
         notes += sanity.warnings_of(self.population)
         notes += suspect_values(self.population)
         notes += self.population.leak_notes
@@ -628,6 +629,18 @@ def _check_tested(run_config: RunConfig) -> None:
             f"only clients that never train are tested, and {run_config.method_text} {why}; so it has no model for them: leave it "
             "out, or name a partition in which clients test their own samples, such as natural"
         )
+
+
+def _note_on_idle_tests(population: Population, protocols: Sequence[str]) -> list[str]:
+    """A sentence where a division set samples of the clients apart as tests, and only the server's test set is scored."""
+    plan = population.plan
+    idle = len(population.test.values)
+    if tuple(protocols) != ("server",) or plan is None or plan.split == 1 or not idle:
+        return []
+    return [
+        f"the protocol server scores none of the {idle} test samples of the clients, on which nobody trains either; with --split 1, "
+        "in Python split=1.0, clients train on them, too"
+    ]
 
 
 def _tensors(name: str, found: Pair | None, population: Population) -> TensorPair | None:
