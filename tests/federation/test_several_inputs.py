@@ -134,7 +134,9 @@ def test_layout_is_agreed_in_the_file_and_read_from_archives(tmp_path):
     x, y = samples(30)
     np.savez(tmp_path / "own.npz", y=y, **{f"x_{name}": values for name, values in x.items()})
     dataset = ua.load(tmp_path / "own.npz")
-    assert Schema.like(dataset.train, ["0", "1", "2", "3"], dataset.known_task, None).shape == LAYOUT
+    assert (
+        Schema.like(dataset.train, ["0", "1", "2", "3"], dataset.known_task, None).shape == LAYOUT
+    )
     own = site_data(read, str(tmp_path / "own.npz"), None, "site0")
     train, test = own.train[0], own.test[0]
     assert list(train) == list(test) == ["image", "tokens"]

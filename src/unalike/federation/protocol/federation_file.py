@@ -140,6 +140,11 @@ class Schema:
         return torch.zeros(1, *self.shape, dtype=torch.int64 if self.tokens else torch.float32)
 
     @property
+    def placeholder_label(self) -> torch.Tensor:
+        """The label of one sample, as zeros."""
+        return torch.zeros(1, *self.label_shape, dtype=find_task(self.task).label_type)
+
+    @property
     def names(self) -> list[str] | None:
         """The names of the classes; None for a task without classes."""
         task = find_task(self.task)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
@@ -17,7 +16,7 @@ from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions
 from unalike.core.tasks.registry import find_task
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.population import Population
-from unalike.data.population_arrays import kind_of
+from unalike.data.population_arrays import kind_of, shape_in_words
 from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
@@ -78,7 +77,7 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     task = find_task(schema.task)
     return Population(
         x=schema.placeholder,
-        y=torch.zeros(1, *schema.label_shape, dtype=task.label_type),
+        y=schema.placeholder_label,
         train=indices["train"],
         test=indices["test"],
         val=indices["val"],
@@ -98,6 +97,12 @@ def site_population(federation: Federation, number: int, data: ClientData) -> Po
     if found != expected:
         raise UnalikeError(
             f"found inputs {found}; the federation agreed on {expected}: write the samples so, sequences padded to that length"
+        )
+
+    placeholder = schema.placeholder_label
+    if own.y.shape[1:] != placeholder.shape[1:]:
+        raise UnalikeError(
+            f"found labels {shape_in_words(own.y)}; the federation agreed on {shape_in_words(placeholder)} for the task {schema.task}"
         )
 
     # The other sites are there, with their numbers, but without samples.

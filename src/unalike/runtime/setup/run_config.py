@@ -28,6 +28,7 @@ from unalike.data import array_checks, sanity
 from unalike.data.leaks import server_leak_notes
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
+from unalike.data.population_arrays import shape_in_words
 from unalike.data.suspect_values import suspect_values
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.methods.method import Method
@@ -161,6 +162,7 @@ class RunConfig:
             "clients": len(self.population),
             "input_shape": layout_of(self.population.x),
             "outputs": self.population.outputs,
+            "label_shape": [*self.population.y.shape[1:]] or None,
             "task": self.population.task.spec,
             "classes": self.population.classes,
         }
@@ -657,6 +659,10 @@ def _tensors(name: str, found: Pair | None, population: Population) -> TensorPai
     if not len(y):
         raise UnalikeError(f"{name}: found no sample; expected some, or leave {name} out")
     array_checks.check_labels(population.task, y, population.classes, name)
+    if y.shape[1:] != population.y.shape[1:]:
+        raise UnalikeError(
+            f"{name}: labels are {shape_in_words(y)}, expected {shape_in_words(population.y)}, as the clients have"
+        )
     y = y.to(population.y)
     if not is_one_tensor(x):
         return map_inputs(lambda t: t.to(y.device), x), y
