@@ -75,7 +75,7 @@ def test_model_of_such_a_federation_is_opened_and_predicts(tmp_path):
     x, _ = samples(5)
     opened = ua.open_run(fed.out)
     assert opened.predict(x).equals(fed.simulated().predict(x))
-    with pytest.raises(UnalikeError, match="'image'.*the model takes .*'tokens'"):
+    with pytest.raises(UnalikeError, match=r"'image'.*the model takes .*'tokens'"):
         opened.predict({"image": x["image"]})
 
 

@@ -17,7 +17,14 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
-from unalike.core.inputs import Inputs, check_layout_of_tree, is_one_tensor, layout_of, zeros_of
+from unalike.core.inputs import (
+    Inputs,
+    check_layout_of_tree,
+    is_layout_of_one_tensor,
+    is_one_tensor,
+    layout_of,
+    zeros_of,
+)
 from unalike.core.option import Help, options_of, without_defaults
 from unalike.core.options import (
     FederationOptions,
@@ -54,6 +61,19 @@ def _check_key(text: str) -> str:
     return text
 
 
+def _check_shape(shape: Any) -> Any:
+    """The lengths of one array as a tuple, or the layout of several."""
+    if isinstance(shape, list | tuple) and is_layout_of_one_tensor([*shape]):
+        if min(shape, default=1) < 1:
+            raise ValueError("expected lengths of 1 or more")
+        return tuple(shape)
+    check_layout_of_tree(shape)
+    return shape
+
+
+Shape = Annotated[
+    tuple[int, ...] | list[Any] | dict[str, Any], pydantic.PlainValidator(_check_shape)
+]
 Name = Annotated[str, pydantic.AfterValidator(_check_name)]
 Key = Annotated[str, pydantic.AfterValidator(_check_key)]
 
@@ -80,7 +100,7 @@ class Schema:
     converted to samples, so that a column is the same input at every site.
     """
 
-    shape: tuple[PositiveInt, ...] | list[Any] | dict[str, Any]
+    shape: Shape
     classes: PositiveInt | tuple[str, ...] | None = None
     task: TaskName = ASSUMED_TASK.name
     tokens: bool = False
@@ -89,12 +109,8 @@ class Schema:
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not isinstance(self.shape, tuple):
-            check_layout_of_tree(self.shape)
-            if self.tokens:
-                raise ValueError(
-                    "the shape says which of several arrays are tokens; leave tokens out"
-                )
+        if self.tokens and not isinstance(self.shape, tuple):
+            raise ValueError("the shape says which of several arrays are tokens; leave tokens out")
         takes_classes = find_task(self.task).takes_class_names
         if takes_classes and not self.classes:
             raise ValueError(f"expected classes for the task {self.task}: how many, or their names")

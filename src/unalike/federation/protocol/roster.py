@@ -102,7 +102,7 @@ def site_population(federation: Federation, number: int, data: ClientData) -> Po
     placeholder = schema.placeholder_label
     if own.y.shape[1:] != placeholder.shape[1:]:
         raise UnalikeError(
-            f"found labels {shape_in_words(own.y)}; the federation agreed on {shape_in_words(placeholder)} for the task {schema.task}"
+            f"found labels {shape_in_words(own.y)}; the federation agreed on {shape_in_words(placeholder)} for {schema.task}"
         )
 
     # The other sites are there, with their numbers, but without samples.

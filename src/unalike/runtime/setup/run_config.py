@@ -640,8 +640,8 @@ def _note_on_idle_tests(population: Population, protocols: Sequence[str]) -> lis
     if tuple(protocols) != ("server",) or plan is None or plan.split == 1 or not idle:
         return []
     return [
-        f"the protocol server scores none of the {idle} test samples of the clients, on which nobody trains either; with --split 1, "
-        "in Python split=1.0, clients train on them, too"
+        f"the protocol server scores none of the {idle} test samples of the clients, and nobody trains on them either; with "
+        "--split 1, in Python split=1.0, clients train on them, too"
     ]
 
 
