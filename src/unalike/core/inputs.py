@@ -34,7 +34,8 @@ def one_tensor(x: Inputs, owner: str) -> Tensor:
     """The inputs, which are one tensor. Raises `UnalikeError`, in the name of `owner`, for a tree."""
     if not isinstance(x, Tensor):
         raise UnalikeError(
-            f"{owner} is defined for samples of one array, found {layout_of(x)}; leave it out, or join the arrays to one"
+            f"{owner} is defined for samples of one array, found {layout_of(x)}; leave it out, or join the arrays to one "
+            "(docs/how_to/limits.md)"
         )
     return x
 
