@@ -1273,6 +1273,9 @@ def test_export_writes_a_folder_with_an_example(cli, tmp_path, monkeypatch):
     ]
     code, _, err = cli("export", tmp_path, "--out", "other")
     assert code == 2 and "holds no finished run" in err
+    for command in ("predict", "evaluate"):
+        code, _, err = cli(command, "model", "--data", "p.csv")
+        assert code == 2 and "`python model/predict.py FILE`; this command takes the folder" in err
 
 
 def test_interrupted_run_says_what_is_kept_and_evaluate_that_it_is_unfinished(

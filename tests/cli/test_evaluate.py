@@ -165,6 +165,15 @@ def test_metrics_of_a_program_are_left_out_with_a_note(cli, visits, tmp_path):
     assert "cost of the run came from a program" in err and "cost" not in found
 
 
+def test_run_of_separate_clients_has_no_samples_without_data(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, y = np.eye(4, dtype="float32"), np.array([0, 1, 0, 1])
+    clients = [ua.ClientData(train=(x, y), test=(x, y))]
+    ua.run("fedavg", clients, model="linear", rounds=1, out="own")
+    code, _, err = cli("evaluate", "own")
+    assert code == 2 and "own has no partition plan" in err and "give --data" in err
+
+
 def test_regression_has_no_positives(cli, visits):
     frame = pd.read_csv("visits.csv")
     noise = np.random.default_rng(0).normal(size=len(frame))

@@ -149,6 +149,28 @@ def test_predictions_have_the_shape_of_labels(name):
         torch.testing.assert_close(probabilities.sum(1), torch.ones(ROWS))
 
 
+class Predictions(nn.Module):
+    """Predictions from outputs, as an exported model makes them."""
+
+    def __init__(self, task):
+        super().__init__()
+        self.task = task
+
+    def forward(self, logits):
+        return self.task.predict(logits)
+
+
+@every
+def test_predictions_are_exported_for_any_number_of_samples(name):
+    task = fitted(name)
+    logits = logits_of(task, labels_of(task))
+    rows = {0: torch.export.Dim("rows")}
+    program = torch.export.export(Predictions(task), (logits[:2],), dynamic_shapes=(rows,))
+    predict = program.module()
+    torch.testing.assert_close(predict(logits), task.predict(logits))
+    torch.testing.assert_close(predict(logits[:1]), task.predict(logits[:1]))
+
+
 @every
 def test_kept_logits_have_one_row_a_sample(name):
     task = fitted(name)

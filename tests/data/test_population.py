@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike.core.tasks.registry import find_task
 from unalike.data import ClientData, Population, partition
@@ -103,6 +104,16 @@ def test_index_accepts_names_and_positions():
 def test_population_of_different_clients_raises_with_name(clients, message):
     with pytest.raises(UnalikeError, match=message):
         Population.of(clients)
+
+
+def test_labels_of_unlike_lengths_raise_with_name_of_their_owner():
+    x = np.zeros((3, 2))
+    two, three = (ClientData((x, np.ones((3, n)) * 0.5), name=f"of {n}") for n in (2, 3))
+    message = r"'of 3', train: labels are \[N, 3\], expected \[N, 2\] as in client 'of 2', train"
+    with pytest.raises(UnalikeError, match=message):
+        Population.of([two, three])
+    with pytest.raises(UnalikeError, match=r"test: labels are \[N, 3\], expected \[N, 2\], as the"):
+        ua.run("fedavg", [two], model="linear", rounds=1, protocol="server", test=three.train)
 
 
 def test_client_data_errors_name_the_client():

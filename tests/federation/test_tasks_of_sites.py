@@ -86,6 +86,15 @@ def test_labels_of_any_shape_train_at_sites_as_in_a_simulation(tmp_path, clients
         )
 
 
+def test_site_refuses_labels_of_other_lengths(tmp_path):
+    clients = clients_with_masks()
+    x, y = clients[1].train
+    clients[1] = ua.ClientData(train=(x, y[:, 1:]), name="site1")
+    message = r"found labels \[N, 5, 6\]; the federation agreed on \[N, 6, 6\]"
+    with pytest.raises(ua.UnalikeError, match=message):
+        SmallFederation(tmp_path, clients, data=MASKS, model="unet(width=4, depth=1)")
+
+
 def test_task_of_a_federation_says_how_many_classes_there_are():
     with pytest.raises(ua.UnalikeError, match=r"in the task: segmentation\(classes=3\)"):
         Schema(shape=(1, 6, 6), task="segmentation", label_shape=(6, 6))

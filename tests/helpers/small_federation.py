@@ -58,7 +58,7 @@ def federation_of(
         "model": MODEL,
         "rounds": 2,
         "coordinator": public_text(COORDINATOR),
-        "data": Schema(shape=tuple(clients[0].train[0].shape[1:]), classes=4),
+        "data": more.get("data") or Schema(shape=tuple(clients[0].train[0].shape[1:]), classes=4),
         "sites": sites,
         "work": WORK,
         "deadline": 5.0,

@@ -46,6 +46,13 @@ def test_open_run_gives_history_and_models_of_the_run(people, small, tmp_path, s
     assert torch.equal(run.module().eval()(x), opened.module().eval()(x))
 
 
+def test_open_run_of_several_labels_builds_their_outputs(tmp_path):
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    some = ua.ClientData(train=(x, x[:, :2]), test=(x, x[:, :2]))
+    run = ua.run("fedavg", [some], model="linear", rounds=1, out=tmp_path / "run")
+    np.testing.assert_array_equal(ua.open_run(tmp_path / "run").predict(x), run.predict(x))
+
+
 def test_open_run_repr_names_the_method_as_typed(people, small, tmp_path):
     run = small("fedprox(mu=0.1) + lws", people, out=tmp_path / "run")
     accuracy = f"accuracy {100 * run.history.last['accuracy']:.1f}\u00a0%"

@@ -78,6 +78,13 @@ def test_server_protocol_with_data_tests_on_the_published_test_set():
     _, y = ua.load("digits").test
     assert len(run.run_config.test[1]) == len(y) == 355
     assert run.history.last["accuracy"] == table.rounds["accuracy"].iloc[-1]
+    # what is set apart at clients is scored by nobody there
+    idle = len(run.run_config.population.test.values)
+    [note] = [text for text in run.warnings if "--split 1" in text]
+    assert idle > 300 and f"none of the {idle} test samples of the clients" in note
+    whole = ua.run("fedavg", data="digits", rounds=0, protocol="server", split=1.0, progress=False)
+    assert whole.run_config.population.sizes.sum() == len(ua.load("digits").train[1])
+    assert not any("--split 1" in text for text in whole.warnings)
 
 
 @pytest.mark.parametrize(

@@ -139,13 +139,13 @@ def _runs(folder: Path) -> dict[str, Path]:
 
 def _population(run: Path, data_dir: Path | None) -> Population:
     """The clients of a run with their samples. Raises `UnalikeError` where they are not known, or very many."""
-    from unalike.cli.finished_run import own_clients
+    from unalike.cli.finished_run import own_clients, own_plan
     from unalike.runtime.records.run_directory import RunDirectory
 
     config = RunDirectory(run).config
     if config is None:
         raise UnalikeError(f"{run} has no partition plan, so the clients' samples are unknown")
-    _, _, population = own_clients(run, config, data_dir)
+    _, population = own_clients(run, config, data_dir, own_plan(run))
     if len(population) > MAX_SITES:
         raise UnalikeError(
             f"{run} has {len(population)} clients; expected at most {MAX_SITES} for a table of every model at every client"

@@ -296,19 +296,20 @@ def _own_samples(
 ) -> Samples:
     """The test samples of the run's clients, one row for each client, or of the client that is named."""
     import numpy as np
+    import torch
 
-    from unalike.cli.finished_run import client_index, own_clients, source_of
+    from unalike.cli.finished_run import client_index, own_clients, own_plan, source_of
+    from unalike.core.inputs import take_rows
     from unalike.data.ragged import Ragged
 
     if table:
         raise UnalikeError(
             f"found --{next(iter(table))} without --data: the rows are the run's own clients; give the table with --data"
         )
+    plan = own_plan(folder, remedy="; give --data")
     source = source_of(folder, config, data_dir)
     columns = _columns_of(subgroups, source.data, source.data_dir)
-    plan, dataset, population = own_clients(
-        folder, config, data_dir, remedy="; give --data", **columns
-    )
+    dataset, population = own_clients(folder, config, data_dir, plan, **columns)
     chosen = range(len(population)) if client is None else [client_index(population, client)]
     test = Ragged.of(population.test[k] for k in chosen)
     owner = np.repeat(np.arange(len(chosen)), test.sizes)
@@ -317,7 +318,7 @@ def _own_samples(
     # The samples in the data set: a plan that changes samples numbers its copies anew.
     places = Ragged.of(plan.test[k] for k in chosen).values
     return Samples(
-        x=population.x[test.values],
+        x=take_rows(population.x, torch.from_numpy(test.values)),
         y=population.y[test.values],
         owner=owner,
         rows=names,

@@ -48,7 +48,7 @@ def run_folders(folder: Path) -> list[Path]:
 def model_folder(folder: Path) -> Path:
     """The folder of a run's model: the one of `run_folders`, or for the folder of a site that of the model that it keeps.
 
-    Raises `UnalikeError` for a federation with several finished runs.
+    Raises `UnalikeError` for a federation with several finished runs, and for an exported model.
     """
     from unalike.federation.site.site_folder import kept_model
 
@@ -58,7 +58,24 @@ def model_folder(folder: Path) -> Path:
         raise UnalikeError(
             f"{folder} holds {1 + len(others)} finished runs; name the folder of one:\n{runs}"
         )
-    return run if (run / "config.toml").exists() else kept_model(folder) or run
+    if (run / "config.toml").exists():
+        return run
+    kept = kept_model(folder)
+    if kept is None:
+        _check_not_exported(run)
+    return kept or run
+
+
+def _check_not_exported(folder: Path) -> None:
+    """Raise `UnalikeError` for the folder of `unalike export`, which needs no command of this program."""
+    from unalike.runtime.results.exported_model import MODEL_FILE, SCRIPT_FILE
+
+    script = folder / SCRIPT_FILE
+    if (folder / MODEL_FILE).exists() and script.exists():
+        raise UnalikeError(
+            f"{folder} is an exported model, which predicts by its own script: `python {script} FILE`; this command takes the "
+            "folder of the run that it was exported from"
+        )
 
 
 def load_model(folder: Path, client: str | None = None) -> tuple[Predict, dict[str, Any]]:
@@ -279,28 +296,30 @@ def source_of(folder: Path, config: dict[str, Any], data_dir: Path | None) -> Da
     return DataFlags(data=name, data_dir=data_dir, **options)
 
 
-def own_clients(
-    folder: Path,
-    config: dict[str, Any],
-    data_dir: Path | None,
-    remedy: str = "",
-    **options: Any,
-) -> tuple[PartitionPlan, Dataset, Population]:
-    """The partition plan of a run, its data set, read with more `options`, and the clients that they make.
-
-    Raises `UnalikeError`, which ends with the `remedy`, for a run without a plan, and as `own_data` does.
-    """
+def own_plan(folder: Path, remedy: str = "") -> PartitionPlan:
+    """The partition plan of a run. Raises `UnalikeError`, which ends with the `remedy`, where it has none, as a federation's."""
     from unalike.data.partition_plan import PartitionPlan
-    from unalike.data.partitioning.apply_plan import apply_plan
 
     file = folder / "plan.json"
     if not file.exists():
         raise UnalikeError(
             f"{folder} has no partition plan, so the clients' samples are unknown{remedy}"
         )
-    plan = PartitionPlan.load(file)
+    return PartitionPlan.load(file)
+
+
+def own_clients(
+    folder: Path,
+    config: dict[str, Any],
+    data_dir: Path | None,
+    plan: PartitionPlan,
+    **options: Any,
+) -> tuple[Dataset, Population]:
+    """The data set of a run, read with more `options`, and the clients that its plan makes. Raises as `own_data` does."""
+    from unalike.data.partitioning.apply_plan import apply_plan
+
     dataset = own_data(folder, config, data_dir, **options)
-    return plan, dataset, apply_plan(plan, dataset)
+    return dataset, apply_plan(plan, dataset)
 
 
 def own_data(

@@ -6,6 +6,7 @@ device is wanted, the labels tell it.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,12 @@ from unalike._utils.errors import UnalikeError
 from unalike.core.nests import join_nests, map_tensors, tensors_of
 
 Inputs = Any
-"""A tensor [N, ...], or a tuple or dictionary of such, however deep. A model is called with it as it is."""
+"""A tensor [N, ...], or a tuple or dictionary of such, however deep. A model is called with it as it is.
+
+The names of a dictionary are in alphabetical order, so that all who have the same arrays have the same tree.
+"""
+ARRAY_PATTERN = re.compile(r"(float32|int64) \[[1-9]\d*(, [1-9]\d*)*\]")
+"""A tensor in the layout of a tree: its type and the lengths of one sample."""
 
 
 def is_one_tensor(x: Inputs) -> bool:
@@ -28,7 +34,8 @@ def one_tensor(x: Inputs, owner: str) -> Tensor:
     """The inputs, which are one tensor. Raises `UnalikeError`, in the name of `owner`, for a tree."""
     if not isinstance(x, Tensor):
         raise UnalikeError(
-            f"{owner} is defined for samples of one array, found {layout_of(x)}; leave it out, or join the arrays to one"
+            f"{owner} is defined for samples of one array, found {layout_of(x)}; leave it out, or join the arrays to one "
+            "(docs/how_to/limits.md)"
         )
     return x
 
@@ -79,6 +86,21 @@ def sample_shape(x: Inputs) -> tuple[Any, ...]:
     return tuple(tuple(t.shape[1:]) for t in tensors_of(x))
 
 
+def tensors_by_place(x: Inputs, place: str = "x") -> dict[str, Tensor]:
+    """The tensors by their places: `x` of one tensor, `x['image']` of a dictionary, `x[0]` of a tuple."""
+    if isinstance(x, Tensor):
+        return {place: x}
+    tensors = {}
+    for key, branch in x.items() if isinstance(x, dict) else enumerate(x):
+        tensors |= tensors_by_place(branch, f"{place}[{key!r}]")
+    return tensors
+
+
+def with_tensors_by_place(x: Inputs, tensors: dict[str, Tensor]) -> Inputs:
+    """The tree `x` with other tensors, which are given by its places."""
+    return _with_tensors(x, [tensors[place] for place in tensors_by_place(x)])
+
+
 def layout_of(x: Inputs) -> Any:
     """The shape of one sample in plain values, for files and messages.
 
@@ -93,12 +115,30 @@ def is_layout_of_one_tensor(layout: Any) -> bool:
     return isinstance(layout, list) and all(isinstance(length, int) for length in layout)
 
 
+def check_layout_of_tree(layout: Any, place: str = "x") -> None:
+    """Raise `ValueError`, with the place of the fault, for what is no layout of several tensors."""
+    if isinstance(layout, str) and ARRAY_PATTERN.fullmatch(layout):
+        return
+    branches: dict[Any, Any] = {}
+    if isinstance(layout, dict):
+        branches = layout
+    elif isinstance(layout, list | tuple):
+        branches = dict(enumerate(layout))
+    if not branches:
+        raise ValueError(
+            f"found {layout!r} at {place}; expected the type and the lengths of an array, such as 'float32 [1, 28, 28]' or "
+            "'int64 [20]', or arrays by their names"
+        )
+    for key, branch in branches.items():
+        check_layout_of_tree(branch, f"{place}[{key!r}]")
+
+
 def zeros_of(layout: Any, count: int) -> Inputs:
     """Samples of zeros with this layout; one tensor is of floats."""
     if is_layout_of_one_tensor(layout):
         return torch.zeros(count, *layout)
     if isinstance(layout, dict):
-        return {name: zeros_of(branch, count) for name, branch in layout.items()}
+        return {name: zeros_of(layout[name], count) for name in sorted(layout)}
     if isinstance(layout, list):
         return tuple(zeros_of(branch, count) for branch in layout)
     kind, _, lengths = layout.partition(" ")

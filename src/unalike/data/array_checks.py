@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
-from unalike.core.inputs import Inputs, is_one_tensor, row_count
+from unalike.core.inputs import Inputs, is_one_tensor, row_count, tensors_by_place
 from unalike.core.tasks.registry import all_tasks, task_for
 from unalike.core.tasks.task import CLASSES, Task
 from unalike.data.other_libraries import channels_last, samples_of
@@ -71,7 +71,7 @@ def inputs(values: Any, where: str) -> Inputs:
     x = _branch(values, f"{where}: x")
     if is_one_tensor(x):
         return x
-    counts = _counts(x, "x")
+    counts = {place: len(t) for place, t in tensors_by_place(x).items()}
     if len({*counts.values()}) > 1:
         listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
         raise UnalikeError(
@@ -87,7 +87,8 @@ def _branch(values: Any, what: str) -> Inputs:
         if wrong or not values:
             found = f"the name {wrong[0]!r}" if wrong else "an empty dictionary"
             raise UnalikeError(f"{what}: found {found}, expected arrays by names that are texts")
-        return {name: _branch(branch, f"{what}[{name!r}]") for name, branch in values.items()}
+        # in the order of the names, which is the same for all who give these arrays
+        return {name: _branch(values[name], f"{what}[{name!r}]") for name in sorted(values)}
     if is_tuple_of_inputs(values):
         return tuple(_branch(branch, f"{what}[{i}]") for i, branch in enumerate(values))
     return _one_input(values, what)
@@ -103,16 +104,6 @@ def is_tuple_of_inputs(values: Any, dimensions: int = 2) -> bool:
         or is_tuple_of_inputs(branch, dimensions)
         for branch in values
     )
-
-
-def _counts(x: Inputs, name: str) -> dict[str, int]:
-    """The number of samples of each tensor of a tree, by its place."""
-    if isinstance(x, Tensor):
-        return {name: len(x)}
-    counts: dict[str, int] = {}
-    for key, branch in x.items() if isinstance(x, dict) else enumerate(x):
-        counts |= _counts(branch, f"{name}[{key!r}]")
-    return counts
 
 
 def _one_input(values: Any, what: str) -> Tensor:
@@ -262,7 +253,7 @@ def _instead_of(y: Tensor) -> str:
     fitting = [task.name for task in all_tasks() if task.label_dimensions == y.dim() - 1]
     if not fitting:
         return f"no task has labels of {y.dim()} dimensions: write one, or give one label for each sample"
-    return f"the type of these labels does not say what they mean: name their task, task= one of {', '.join(fitting)}"
+    return f"labels of this shape are those of {', '.join(fitting)}: name their task, as in task={fitting[0]!r}"
 
 
 def note_truths(y: Tensor, where: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike.core.inputs import Inputs, is_one_tensor, join_rows, layout_of
@@ -55,6 +56,7 @@ def join_clients(
     elif task is None:
         task = task_for(first_labels)
     labels = {owner: array_checks.labels_of(pair, owner, task) for owner, pair in blocks.items()}
+    _check_shapes_of_labels(labels)
     y = torch.cat([*labels.values()])
     task = task.fitted_to(y)
     if task == task_for(y):  # as anyone would read them
@@ -70,7 +72,7 @@ def join_clients(
 
 
 def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
-    kinds = {owner: _kind(x) for owner, (x, _) in blocks.items()}
+    kinds = {owner: kind_of(x) for owner, (x, _) in blocks.items()}
     first, expected = next(iter(kinds.items()))
     for owner, kind in kinds.items():
         if kind != expected:
@@ -81,9 +83,24 @@ def _check_inputs(blocks: dict[str, array_checks.Pair]) -> None:
             )
 
 
-def _kind(x: Inputs) -> str:
+def _check_shapes_of_labels(labels: dict[str, Tensor]) -> None:
+    """Raise `UnalikeError` for labels of a sample that have other lengths than those of the first client, such as smaller masks."""
+    first, expected = next(iter(labels.items()))
+    for owner, y in labels.items():
+        if y.shape[1:] != expected.shape[1:]:
+            raise UnalikeError(
+                f"{owner}: labels are {shape_in_words(y)}, expected {shape_in_words(expected)} as in {first}"
+            )
+
+
+def shape_in_words(values: Tensor) -> str:
+    """The shape of the samples of a tensor, such as [N, 28, 28]."""
+    lengths = ["N", *(str(length) for length in values.shape[1:])]
+    return f"[{', '.join(lengths)}]"
+
+
+def kind_of(x: Inputs) -> str:
     """The shape of inputs and the type of their numbers, in words."""
     if not is_one_tensor(x):
         return f"{layout_of(x)}"
-    shape = ["N", *(str(length) for length in x.shape[1:])]
-    return f"[{', '.join(shape)}] of {array_checks.type_name(x.dtype)}"
+    return f"{shape_in_words(x)} of {array_checks.type_name(x.dtype)}"

@@ -503,7 +503,7 @@ class Method(Plan):
         for p in self.parts:
             if p.simulated_only:
                 raise UnalikeError(
-                    f"{p.name} is {p.simulated_only}, which only a simulation carries out; use ua.run"
+                    f"{p.name} is {p.simulated_only}, which only a simulation carries out; use ua.run (docs/how_to/limits.md)"
                 )
 
     def check_loss(self, work: Work) -> None:

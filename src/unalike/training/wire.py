@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from unalike._utils import seeds
 from unalike.core import tree
+from unalike.core.inputs import tensors_by_place
 from unalike.core.model import Model
 from unalike.core.tasks.classification import ASSUMED_TASK
 from unalike.core.tasks.task import Task
@@ -226,7 +227,7 @@ def begin_wire(stage: Stage, model: Model) -> list[Item]:
         return []
     once: dict[str, Tree] = {}
     if stage.shared is not None:
-        once["shared samples"] = {"x": stage.shared.x, "y": stage.shared.y}
+        once["shared samples"] = tensors_by_place(stage.shared.x) | {"y": stage.shared.y}
     if stage.start is not None and stage.trained:
         # what the stage begins with and no round sends: nobody trains it
         once["parameters that stay fixed"] = _fixed(stage.method, model, model.params)

@@ -75,7 +75,7 @@ class Counts(Task):
         return log_expected.exp() - counts * log_expected + torch.lgamma(counts + 1)
 
     def predict(self, logits: Tensor) -> Tensor:
-        return logits.reshape(len(logits)).exp()
+        return logits.flatten().exp()
 
     def scored(self, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return y[:, 0], (logits.reshape(len(y)) + y[:, 1]).exp()

@@ -112,7 +112,7 @@ class Survival(_EventTimes):
         return batch.mean(self.losses(logits, torch.stack([time, event], dim=1)))
 
     def predict(self, logits: Tensor) -> Tensor:
-        return logits.reshape(len(logits))
+        return logits.flatten()
 
 
 @task

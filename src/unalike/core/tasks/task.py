@@ -136,7 +136,7 @@ class Task:
         """Raise `UnalikeError` if the task lacks the trait `need` of `asker`, a part or a plan."""
         if not self.offers(need):
             raise UnalikeError(
-                f"{asker} needs {IN_WORDS.get(need, need)}; found a task of {self.name}: leave it out"
+                f"{asker} needs {IN_WORDS.get(need, need)}; found a task of {self.name}: leave it out (docs/how_to/limits.md)"
             )
 
     @property

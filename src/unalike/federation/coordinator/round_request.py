@@ -12,6 +12,7 @@ import torch
 from unalike._utils import seeds
 from unalike.core import tree
 from unalike.core.codec import Facts, checksum
+from unalike.core.inputs import first_rows, take_rows
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Context, Tree
 from unalike.core.views import StageSettings
 from unalike.data.client_data import SPLITS
@@ -190,7 +191,13 @@ def placeholder_context(state: StageState) -> Context:
         return {}
     population = state.population
     few = torch.zeros(8, dtype=torch.int64)
-    return method.client_facts(Batch(population.x[few], population.y[few]), state.settings)
+    placeholders = Batch(take_rows(population.x, few), population.y[few])
+    return method.client_facts(placeholders, state.settings)
+
+
+def placeholder_sample(state: StageState) -> Batch:
+    """One placeholder: a sample of a client has its shapes."""
+    return Batch(first_rows(state.population.x, 1), state.population.y[:1])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -405,7 +412,7 @@ class RoundRequests(Requests[SiteReply]):
                 settings=group.settings,
                 broadcast=group.broadcast.to(someone),
                 context=placeholder_context(state),
-                sample=Batch(state.population.x[:1], state.population.y[:1]),
+                sample=placeholder_sample(state),
             )
         return self._expected[name]
 

@@ -14,13 +14,14 @@ from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike.core import tree
 from unalike.core.codec import Facts
-from unalike.core.types import Batch, ClientUpdate, Tree
+from unalike.core.types import ClientUpdate, Tree
 from unalike.federation.coordinator.exchange import Exchange, Requests
 from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
 from unalike.federation.coordinator.round_request import (
     RoundRequests,
     SiteReply,
     placeholder_context,
+    placeholder_sample,
 )
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import MaskedTrainRequest, SetupRequest, UnmaskRequest
@@ -83,7 +84,7 @@ def masked_wire(federation: Federation, run_config: RunConfig) -> list[Item]:
             settings=group.settings,
             broadcast=group.broadcast([0]).to(0),
             context=placeholder_context(state),
-            sample=Batch(state.population.x[:1], state.population.y[:1]),
+            sample=placeholder_sample(state),
         )
         numbers = sum(t.numel() for t in empty_summand(group, expected).values())
         keys_and_signature = KEY_BYTES + SIGNATURE_BYTES

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.spec import slug
@@ -21,6 +22,7 @@ from unalike._utils.system.supervisor import (
     child_environment,
 )
 from unalike._utils.tensor_files import write_bytes
+from unalike.core.inputs import Inputs, is_one_tensor, layout_of
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.population import Population
@@ -238,9 +240,11 @@ def write_site(
 
 def archive(client: ClientData, classes: list[str] | None, task: str | None = None) -> bytes:
     """The content of that file; equal samples give equal bytes. `task`: the task, where labels do not imply it."""
-    samples: dict[str, Any] = {"train_x": client.train[0], "train_y": client.train[1]}
-    if client.test is not None:
-        samples |= {"test_x": client.test[0], "test_y": client.test[1]}
+    samples: dict[str, Any] = {}
+    for split, pair in (("train", client.train), ("test", client.test)):
+        if pair is not None:
+            x, y = pair
+            samples |= _named_inputs(split, x) | {f"{split}_y": y}
     if classes is not None:
         samples["classes"] = np.array(classes)
     if task is not None:
@@ -249,3 +253,14 @@ def archive(client: ClientData, classes: list[str] | None, task: str | None = No
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
+
+
+def _named_inputs(split: str, x: Inputs) -> dict[str, Tensor]:
+    """The arrays of inputs by their names in an archive, which has one array, or several with a name each."""
+    if is_one_tensor(x):
+        return {f"{split}_x": x}
+    if not isinstance(x, dict) or not all(map(is_one_tensor, x.values())):
+        raise UnalikeError(
+            f"found samples {layout_of(x)}, which no file for a site can hold; expected one dictionary of arrays by their names"
+        )
+    return {f"{split}_x_{name}": values for name, values in x.items()}

@@ -11,12 +11,20 @@ from typing import Annotated, Any, Self
 
 import pydantic
 import tomli_w
+import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
-from unalike.core.inputs import is_one_tensor, layout_of
+from unalike.core.inputs import (
+    Inputs,
+    check_layout_of_tree,
+    is_layout_of_one_tensor,
+    is_one_tensor,
+    layout_of,
+    zeros_of,
+)
 from unalike.core.option import Help, options_of, without_defaults
 from unalike.core.options import (
     FederationOptions,
@@ -53,6 +61,19 @@ def _check_key(text: str) -> str:
     return text
 
 
+def _check_shape(shape: Any) -> Any:
+    """The lengths of one array as a tuple, or the layout of several."""
+    if isinstance(shape, list | tuple) and is_layout_of_one_tensor([*shape]):
+        if min(shape, default=1) < 1:
+            raise ValueError("expected lengths of 1 or more")
+        return tuple(shape)
+    check_layout_of_tree(shape)
+    return shape
+
+
+Shape = Annotated[
+    tuple[int, ...] | list[Any] | dict[str, Any], pydantic.PlainValidator(_check_shape)
+]
 Name = Annotated[str, pydantic.AfterValidator(_check_name)]
 Key = Annotated[str, pydantic.AfterValidator(_check_key)]
 
@@ -71,13 +92,15 @@ class EnrolledSite:
 class Schema:
     """Schema of the samples of all sites: the `shape` of a sample, the `classes` (names or number), the `task`.
 
-    `label_shape` is the shape of a label of several numbers, such as (2,) of a time and an event; empty for one number.
+    Samples of several arrays have as `shape` the type and the lengths of each, such as {"image": "float32 [1, 28, 28]", "tokens":
+    "int64 [20]"}, or a list of such for a tuple. `label_shape` is the shape of a label of several numbers, such as (2,) of a time
+    and an event; empty for one number.
 
-    Without classes the model has one output. `tokens`: samples are integers, as of text. `encoding`: how tables are converted to
-    samples, so that a column is the same input at every site.
+    Without classes the model has one output. `tokens`: samples of one array are integers, as of text. `encoding`: how tables are
+    converted to samples, so that a column is the same input at every site.
     """
 
-    shape: tuple[PositiveInt, ...]
+    shape: Shape
     classes: PositiveInt | tuple[str, ...] | None = None
     task: TaskName = ASSUMED_TASK.name
     tokens: bool = False
@@ -86,6 +109,8 @@ class Schema:
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.tokens and not isinstance(self.shape, tuple):
+            raise ValueError("the shape says which of several arrays are tokens; leave tokens out")
         takes_classes = find_task(self.task).takes_class_names
         if takes_classes and not self.classes:
             raise ValueError(f"expected classes for the task {self.task}: how many, or their names")
@@ -113,19 +138,27 @@ class Schema:
     ) -> Self:
         """The schema of samples (x, y) of a task; `classes` are left out where the task takes none."""
         x, y = samples
-        if not is_one_tensor(x):
-            raise UnalikeError(
-                f"found samples of several arrays, {layout_of(x)}; the sites of a federation agree on samples of one array: join "
-                "the arrays to one [N, D] and take it apart in the model"
-            )
+        is_one = is_one_tensor(x)
         return cls(
-            shape=tuple(x.shape[1:]),
+            shape=tuple(x.shape[1:]) if is_one else layout_of(x),
             classes=tuple(classes or ()) if task.takes_class_names else None,
             task=task.spec,
-            tokens=not x.is_floating_point(),
+            tokens=is_one and not x.is_floating_point(),
             encoding=encoding,
             label_shape=tuple(y.shape[1:]),
         )
+
+    @property
+    def placeholder(self) -> Inputs:
+        """One sample of zeros."""
+        if not isinstance(self.shape, tuple):
+            return zeros_of(self.shape, 1)
+        return torch.zeros(1, *self.shape, dtype=torch.int64 if self.tokens else torch.float32)
+
+    @property
+    def placeholder_label(self) -> torch.Tensor:
+        """The label of one sample, as zeros."""
+        return torch.zeros(1, *self.label_shape, dtype=find_task(self.task).label_type)
 
     @property
     def names(self) -> list[str] | None:

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import torch
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.tensor_files import write_bytes
-from unalike.core.inputs import is_one_tensor, layout_of
 from unalike.core.option import options_of
 from unalike.core.options import RecordOptions, SeedOptions, SharedRunOptions
 from unalike.core.tasks.registry import find_task
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.data.population import Population
+from unalike.data.population_arrays import kind_of, shape_in_words
 from unalike.data.ragged import Ragged
 from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
@@ -83,8 +82,8 @@ def placeholders(federation: Federation, roster: Roster) -> Population:
     schema = federation.data
     task = find_task(schema.task)
     return Population(
-        x=torch.zeros(1, *schema.shape, dtype=torch.int64 if schema.tokens else torch.float32),
-        y=torch.zeros(1, *schema.label_shape, dtype=task.label_type),
+        x=schema.placeholder,
+        y=schema.placeholder_label,
         train=indices["train"],
         test=indices["test"],
         val=indices["val"],
@@ -99,15 +98,17 @@ def site_population(federation: Federation, number: int, data: ClientData) -> Po
     """The population as one site sees it: only it has samples. Raises `UnalikeError` for samples of another shape or type."""
     schema = federation.data
     own = Population.of([data], schema.names, schema.task)
-    if not is_one_tensor(own.x):
+    found = kind_of(own.x)
+    expected = kind_of(schema.placeholder)
+    if found != expected:
         raise UnalikeError(
-            f"found samples of several arrays, {layout_of(own.x)}; expected one array, of shape {list(schema.shape)}"
+            f"found inputs {found}; the federation agreed on {expected}: write the samples so, sequences padded to that length"
         )
-    if own.input_shape != tuple(schema.shape) or own.x.is_floating_point() == schema.tokens:
-        kinds = {True: "whole numbers", False: "floats"}
-        found = f"samples of shape {list(own.input_shape)}, {kinds[not own.x.is_floating_point()]}"
+
+    placeholder = schema.placeholder_label
+    if own.y.shape[1:] != placeholder.shape[1:]:
         raise UnalikeError(
-            f"found {found}; expected shape {list(schema.shape)}, {kinds[schema.tokens]}"
+            f"found labels {shape_in_words(own.y)}; the federation agreed on {shape_in_words(placeholder)} for {schema.task}"
         )
 
     # The other sites are there, with their numbers, but without samples.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
+from unalike.core.inputs import first_rows, map_inputs
 from unalike.core.nests import map_tensors
 from unalike.core.types import Batch, Broadcast, ClientUpdate, Tree
 from unalike.core.views import Members, StageSettings
@@ -275,12 +276,13 @@ def _idle_summand(
         buffers=tree.zeros(own.buffers),
         messages=map_tensors(torch.zeros_like, own.messages),
     )
+    zero_inputs = map_inputs(torch.zeros_like, first_rows(source.x, 1))
     form = expected_update(
         method=group.method,
         settings=group.settings,
         broadcast=zeros,
         context=group.context(client),
-        sample=Batch(torch.zeros_like(source.x[:1]), torch.zeros_like(source.y[:1])),
+        sample=Batch(zero_inputs, torch.zeros_like(source.y[:1])),
     )
     terms = empty_summand(group, form)
     terms[IDLE] = torch.ones_like(terms[IDLE])

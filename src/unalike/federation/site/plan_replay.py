@@ -7,7 +7,10 @@ runs its installed plan without training and with random answers. The values com
 from dataclasses import replace
 from typing import TypeVar
 
+from torch import Tensor
+
 from unalike._utils.errors import UnalikeError
+from unalike.core.inputs import map_inputs
 from unalike.core.model import Model
 from unalike.core.types import Batch
 from unalike.federation.protocol.messages import Declined, StepRequest
@@ -26,11 +29,13 @@ def planned_step(
     A plan that divides clients makes more steps than its outline, at most one more a round; there the place may be another one.
     Public samples in a step are as many as the plan takes, with other values.
     """
+
     # The outline depends on how many public samples there are, and not on their values.
-    x, y = run_config.population.x, run_config.population.y
-    proxy = Batch(
-        x[:1].expand(asked.samples, *x.shape[1:]), y[:1].expand(asked.samples, *y.shape[1:])
-    )
+    def repeated(t: Tensor) -> Tensor:
+        return t[:1].expand(asked.samples, *t.shape[1:])
+
+    population = run_config.population
+    proxy = Batch(map_inputs(repeated, population.x), repeated(population.y))
     inputs = replace(
         run_config.plan_inputs, samples=asked.samples, rounds=asked.rounds, proxy=proxy
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.system.process_pool import in_processes
+from unalike.core.inputs import take_rows
 from unalike.data.agreed_columns import class_counts, compare_with_encoding
 from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
@@ -40,9 +41,10 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     # 1. The test samples: a unit, such as a patient, is on one side as a whole.
     if test is None:
         is_test = a_fifth(y.numpy(), units, time)
-        trains = torch.from_numpy(~is_test)
-        test = (x[~trains], y[~trains])
-        x, y = x[trains], y[trains]
+        tests = torch.from_numpy(np.flatnonzero(is_test))
+        trains = torch.from_numpy(np.flatnonzero(~is_test))
+        test = (take_rows(x, tests), y[tests])
+        x, y = take_rows(x, trains), y[trains]
         units = None if units is None else units[~is_test]
         time = None if time is None else time[~is_test]
 
@@ -59,7 +61,12 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     )
     val = torch.from_numpy(val_rows)
     train = torch.from_numpy(train_rows)
-    return ClientData(train=(x[train], y[train]), test=test, val=(x[val], y[val]), name=site)
+    return ClientData(
+        train=(take_rows(x, train), y[train]),
+        test=test,
+        val=(take_rows(x, val), y[val]),
+        name=site,
+    )
 
 
 def site_data_apart(

@@ -20,10 +20,11 @@ from unalike._utils.printable import printable
 from unalike._utils.spec import parse_one
 from unalike.core import tree
 from unalike.core.codec import Facts, Limits, Malformed, checksum
+from unalike.core.inputs import take_rows
 from unalike.core.model import Model
 from unalike.core.nests import map_tensors
 from unalike.core.tasks.registry import find_task
-from unalike.core.types import Batch, Broadcast, Tree
+from unalike.core.types import Broadcast, Tree
 from unalike.core.views import Members, ServerState
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.engine.loop import Loop
@@ -48,7 +49,11 @@ from unalike.federation.protocol.messages import (
     UnmaskRequest,
     versions,
 )
-from unalike.federation.protocol.request_tensors import fixed_tensors, round_tensors
+from unalike.federation.protocol.request_tensors import (
+    fixed_tensors,
+    received_samples,
+    round_tensors,
+)
 from unalike.federation.protocol.roster import run_config_of, site_population
 from unalike.federation.secure_aggregation.dither import random_words
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
@@ -765,7 +770,7 @@ class SiteWorker:
         planned = planned_step(self.run_config, request.head.stage, asked.method, Stage, asked)
         shared = None
         if "shared" in trees:
-            shared = Batch(trees["shared"]["x"], trees["shared"]["y"])
+            shared = received_samples(trees["shared"], like=self.population.x)
         found = 0 if shared is None else len(shared.y)
         expected = 0 if planned.shared is None else len(planned.shared.y)
         if found != expected:
@@ -838,7 +843,7 @@ class SiteWorker:
             scores = score(
                 population.task,
                 predict,
-                population.x[index],
+                take_rows(population.x, index),
                 population.y[index],
                 client=np.full(len(rows), self.number),
                 logits=bool(metrics),
@@ -852,7 +857,7 @@ class SiteWorker:
         return getattr(self.population, split)[self.number]
 
     def _on_device(self, tensors: Tree) -> Tree:
-        return tree.map(lambda t: t.to(self.population.x.device), tensors)
+        return tree.map(lambda t: t.to(self.population.y.device), tensors)
 
     def _fixed(self, request: Envelope, step: TrainRequest, sent_once: Tree) -> Tree:
         """The tensors that are sent once for the whole step, which are on disk if this request does not bring them."""

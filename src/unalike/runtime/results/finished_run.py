@@ -506,7 +506,7 @@ def _placeholders(directory: RunDirectory, data: Config, history: History) -> Po
         clusters = partition.clusters
     return Population(
         x=zeros_of(data["input_shape"], 1),
-        y=torch.zeros(1, dtype=task.label_type),
+        y=torch.zeros(1, *data.get("label_shape", ()), dtype=task.label_type),
         train=Ragged.zeros(train_sizes),
         test=Ragged.zeros(test_sizes),
         val=Ragged.empty(count),

@@ -28,6 +28,7 @@ from unalike.data import array_checks, sanity
 from unalike.data.leaks import server_leak_notes
 from unalike.data.partitioning.given_clients import Clients
 from unalike.data.population import Population
+from unalike.data.population_arrays import shape_in_words
 from unalike.data.suspect_values import suspect_values
 from unalike.data.training_vocabulary import replace_untrained, trained_words
 from unalike.methods.method import Method
@@ -161,6 +162,7 @@ class RunConfig:
             "clients": len(self.population),
             "input_shape": layout_of(self.population.x),
             "outputs": self.population.outputs,
+            "label_shape": [*self.population.y.shape[1:]] or None,
             "task": self.population.task.spec,
             "classes": self.population.classes,
         }
@@ -299,6 +301,7 @@ class RunConfig:
         """Warnings of the partition, which were given when it was made, and about samples that nothing can be learned from."""
         notes = [] if self.population.plan is None else [*self.population.plan.notes]
         notes += note_on_malicious(self.settings.malicious, self.population)
+        notes += _note_on_idle_tests(self.population, self.options.protocols)
         notes += sanity.warnings_of(self.population)
         notes += suspect_values(self.population)
         notes += self.population.leak_notes
@@ -630,6 +633,18 @@ def _check_tested(run_config: RunConfig) -> None:
         )
 
 
+def _note_on_idle_tests(population: Population, protocols: Sequence[str]) -> list[str]:
+    """A sentence where a division set samples of the clients apart as tests, and only the server's test set is scored."""
+    plan = population.plan
+    idle = len(population.test.values)
+    if tuple(protocols) != ("server",) or plan is None or plan.split == 1 or not idle:
+        return []
+    return [
+        f"the protocol server scores none of the {idle} test samples of the clients, and nobody trains on them either; with "
+        "--split 1, in Python split=1.0, clients train on them, too"
+    ]
+
+
 def _tensors(name: str, found: Pair | None, population: Population) -> TensorPair | None:
     """The server's samples that a user gave, as tensors like those of the clients. Raises `UnalikeError` for others."""
     if found is None:
@@ -644,6 +659,10 @@ def _tensors(name: str, found: Pair | None, population: Population) -> TensorPai
     if not len(y):
         raise UnalikeError(f"{name}: found no sample; expected some, or leave {name} out")
     array_checks.check_labels(population.task, y, population.classes, name)
+    if y.shape[1:] != population.y.shape[1:]:
+        raise UnalikeError(
+            f"{name}: labels are {shape_in_words(y)}, expected {shape_in_words(population.y)}, as the clients have"
+        )
     y = y.to(population.y)
     if not is_one_tensor(x):
         return map_inputs(lambda t: t.to(y.device), x), y
