@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
@@ -128,26 +129,37 @@ class ExactAdapterMean(AdapterMean):
 )
 @part
 class MergedAdapters(AdapterMean):
-    """W+ = W + s sum_k p_k B_k A_k, B+ = 0, and A+ is drawn anew, with the spread of the initial A (FLoRA, Wang et al. 2024).
+    """W+ = W + sum_k p_k s_k B_k A_k, B+ = 0, and A+ is drawn anew, with the spread of the initial A (FLoRA, Wang et al. 2024).
 
-    So the model becomes the mean of the clients' W + s B_k A_k, whatever its rank: the paper stacks p_k A_k and B_k, whose product
-    is that sum, and each client adds it to its weights. Of one client it is that client's model. s is the adapter's scaling;
-    all else is averaged. An adapter of which A or B is not sent is averaged as with FedAvg.
+    So the model becomes the mean of the clients' W + s_k B_k A_k, whatever its rank: the paper stacks p_k A_k and B_k, whose
+    product is that sum, and each client adds it to its weights. Of one client it is that client's model. s_k is the adapter's
+    scaling; all else is averaged. An adapter of which A or B is not sent is averaged as with FedAvg.
 
-    Clients send adapters alone, and receive the weights W, as for `fedex_lora`. In the paper ranks may differ between clients; here
-    all clients have one network. Weights p_k are shares of samples.
+    Ranks may differ between clients, as unlike networks: the rows of a smaller A are the first rows of a larger one, and all have
+    one W. Weighted means of stacked A and B with zeros below a smaller one (HetLoRA), and a product that is cut to each client's
+    rank (FlexLoRA), are not this mean. Clients send adapters alone, and receive the weights W, as for `fedex_lora`; the paper sends
+    the stacks, and clients draw A as they like. Weights p_k are shares of samples.
     """
+
+    unlike_networks = "corners"
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         mean = tree.weighted_sum(cohort.update, weights)
-        generator = server.generator
         for adapter in averaged_adapters(server, mean):
             mean[adapter.weight] = mean_product(adapter, server, cohort, weights)
-            initial = server.settings.model.params[adapter.a]
-            drawn = torch.randn(initial.shape, generator=generator).to(initial)
-            mean[adapter.a] = initial.std() * drawn - server.params[adapter.a]
+            mean[adapter.a] = self._new_a(adapter, server) - server.params[adapter.a]
             mean[adapter.b] = -server.params[adapter.b]
         return mean
+
+    def _new_a(self, adapter: Adapter, server: ServerView) -> Tensor:
+        """A [r, D] drawn row by row: the first rows are the same in networks of all ranks."""
+        settings = server.settings
+        initial = settings.model.params[adapter.a]
+        spread = initial[0].square().mean().sqrt()
+        number = seeds.number(settings.seed, f"server.{self.name}.{adapter.a}", server.round)
+        generator = torch.Generator().manual_seed(number)
+        rows = [torch.randn(len(row), generator=generator) for row in initial]
+        return spread * torch.stack(rows).to(initial)
 
 
 def averaged_adapters(server: ServerView, update: Tree) -> list[Adapter]:
