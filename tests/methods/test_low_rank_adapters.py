@@ -72,6 +72,13 @@ def test_fedex_lora_refuses_a_part_with_a_state_for_each_trained_parameter_befor
         ua.run(f"fedex_lora + {other}", clients, model=adapted(False), rounds=1, progress=False)
 
 
+@pytest.mark.parametrize("rule", ["flora", "fedex_lora"])
+@pytest.mark.parametrize("step", ["fedexp", "fixed_shrink", "fedlama"])
+def test_scaled_or_partial_steps_that_lose_the_mean_of_products_are_refused(rule, step):
+    with pytest.raises(UnalikeError, match=r"do not add up to the clients' mean; leave out"):
+        Simulation(f"{rule} + {step}", adapted(False), Clients.random(SIZES), **WORK)
+
+
 def test_fedex_lora_beside_an_own_model_keeps_what_the_server_moves_out_of_it():
     sim = after_rounds("fedex_lora + ditto", rounds=2)
     assert WEIGHT not in sim.memory(0)["proximal_model"]

@@ -11,11 +11,12 @@ from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import Tree
-from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
+from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
+from unalike.core.work import Work
 from unalike.methods.method import alias
 from unalike.methods.part import part
 from unalike.methods.parts.uploads import restore, withhold
-from unalike.methods.roles import Aggregator, Personalizer, Upload
+from unalike.methods.roles import Aggregator, Personalizer, ServerStep, Upload
 
 A_NAME = "lora_A."
 """What stands in the name of an A between the path of its layer and the adapter's own name; peft names them so."""
@@ -61,6 +62,10 @@ def adapters(model: Model) -> list[Adapter]:
     return found
 
 
+KEEPING_STEPS = (ServerStep.NOISE, ServerStep.DYNAMIC, ServerStep.DISTILLATION)
+"""Ranks of the server steps that neither scale the combined update nor hold back a part of it."""
+
+
 class AdapterMean(Personalizer, Upload, Aggregator):
     """A rule by which the server also moves the weights W beneath adapters.
 
@@ -83,6 +88,14 @@ class AdapterMean(Personalizer, Upload, Aggregator):
                     "expected requires_grad=True: pass frozen=False to ua.low_rank, or call requires_grad_(True)"
                 )
         return {}
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        for step in method.role(ServerStep):
+            if step.rank not in KEEPING_STEPS:
+                raise UnalikeError(
+                    f"{self.name}: {step.name} scales the combined update or holds back a part of it, after which the weights "
+                    f"beneath adapters and the products B A do not add up to the clients' mean; leave out {step.name}"
+                )
 
     def trainable(self, name: str, model: Model) -> bool:
         return not model.within(WEIGHTS_BENEATH, name)
