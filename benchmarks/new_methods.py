@@ -78,6 +78,7 @@ SETTINGS = (
         clients=10,
         model="mlp(hidden=(32,))",
         rate=0.1,
+        epochs=1,
     ),
     Setting(
         title="`fashion_mnist`",
@@ -88,7 +89,7 @@ SETTINGS = (
         rate=0.1,
         epochs=1,
         batch=32,
-        samples=2000,
+        samples=1000,
     ),
     Setting(
         title="`emnist_sample`",

@@ -52,20 +52,11 @@ class Gaussians(NamedTuple):
         )
 
 
-class Moments(NamedTuple):
-    """Sums over samples: their numbers [C] and features [C, D] by class, and the products of features z z^T [D, D]."""
+class Features(NamedTuple):
+    """Features of a batch z [B, D], and member [B, 2, C]: 1 for the fold and the class of a row, all 0 for padding."""
 
-    counts: Tensor
-    sums: Tensor
-    products: Tensor
-
-    def gaussians(self, absent: Tensor, ridge: float) -> Gaussians:
-        """Their estimates, with the means `absent` [C, D] for classes without samples."""
-        means = self.sums / self.counts.clamp_min(1)[:, None]
-        scatter = self.products - means.T @ self.sums
-        degrees = (self.counts.sum() - 1).clamp_min(1)
-        covariance = scatter / degrees + ridge * torch.eye(len(scatter)).to(scatter)
-        return Gaussians(torch.where(self.counts[:, None] > 0, means, absent), covariance)
+    z: Tensor
+    member: Tensor
 
 
 @alias(
@@ -134,16 +125,14 @@ class FeatureDistributions(OwnParameters):
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         received = Gaussians(client.message[MEANS], client.message[COVARIANCE])
         samples = _features(client, len(received.means))
-        folds = moments_of_folds(samples, received)
-        everything = Moments(*(sum(of_folds) for of_folds in zip(*folds, strict=True)))
-        own = everything.gaussians(received.means, self.ridge)
+        counts, own = estimated(samples, [*range(FOLDS)], received.means, self.ridge)
 
         if self.beta is None:
             beta, beta_covariance = best_pair(samples, received, self.ridge)
         else:
             beta = beta_covariance = torch.full_like(own.means[0, 0], self.beta)
         mixed = own.towards(received, beta, beta_covariance)
-        head = _head(client.model, mixed, everything.counts)
+        head = _head(client.model, mixed, counts)
         return head, {MEANS: mixed.means, COVARIANCE: mixed.covariance}
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
@@ -152,13 +141,6 @@ class FeatureDistributions(OwnParameters):
     def absorb(self, server: ServerView, folded: Tree) -> Tree:
         sums = tree.only(folded, (MEANS, COVARIANCE))
         return tree.scale(sums, 1 / folded[IMPORTANCE])
-
-
-class Features(NamedTuple):
-    """Features of a batch z [B, D], and member [B, 2, C]: 1 for the fold and the class of a row, all 0 for padding."""
-
-    z: Tensor
-    member: Tensor
 
 
 def _features(client: ClientView, classes: int) -> list[Features]:
@@ -177,40 +159,45 @@ def _features(client: ClientView, classes: int) -> list[Features]:
     return found
 
 
-def moments_of_folds(samples: Sequence[Features], like: Gaussians) -> list[Moments]:
-    """The sums of each fold."""
-    folds = []
-    for number in range(FOLDS):
-        counts = torch.zeros_like(like.means[:, 0])
-        sums = torch.zeros_like(like.means)
-        products = torch.zeros_like(like.covariance)
-        for features in samples:
-            member = features.member[:, number]
-            counts = counts + member.sum(0)
-            sums = sums + member.T @ features.z
-            products = products + features.z.T @ (member.sum(1)[:, None] * features.z)
-        folds.append(Moments(counts, sums, products))
-    return folds
+def estimated(
+    samples: Sequence[Features], folds: list[int], absent: Tensor, ridge: float
+) -> tuple[Tensor, Gaussians]:
+    """The numbers of samples in these folds by class [C], and their distributions, with the means `absent` [C, D] of no samples."""
+    counts = torch.zeros_like(absent[:, 0])
+    sums = torch.zeros_like(absent)
+    members = [features.member[:, folds].sum(1) for features in samples]
+    for features, member in zip(samples, members, strict=True):
+        counts = counts + member.sum(0)
+        sums = sums + member.T @ features.z
+    means = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], absent)
+
+    # differences from the means, as products of features themselves would cancel but for rounding
+    scatter = absent.new_zeros(absent.shape[1], absent.shape[1])
+    for features, member in zip(samples, members, strict=True):
+        gaps = member.sum(1, keepdim=True) * features.z - member @ means
+        scatter = scatter + gaps.T @ gaps
+    degrees = (counts.sum() - 1).clamp_min(1)
+    return counts, Gaussians(means, scatter / degrees + ridge * torch.eye(len(scatter)).to(scatter))
 
 
 def best_pair(
     samples: Sequence[Features], received: Gaussians, ridge: float
 ) -> tuple[Tensor, Tensor]:
     """beta and beta' [] of the grid with the least cross-entropy over two folds, the sum of the means of each fold."""
-    folds = moments_of_folds(samples, received)
-    counts = folds[0].counts + folds[1].counts
+    folds = [estimated(samples, [fold], received.means, ridge) for fold in range(FOLDS)]
+    counts = folds[0][0] + folds[1][0]
     is_divided = (counts > 1).to(counts)
     grid = torch.tensor(GRID).to(received.means)
     losses = grid.new_zeros(len(grid), len(grid))
-    for number, fold in enumerate(folds):
-        of_other = folds[1 - number].gaussians(received.means, ridge)
+    for number, (tested, _) in enumerate(folds):
+        _, of_other = folds[1 - number]
         mixed = of_other.towards(received, grid[:, None, None, None], grid[:, None, None])
         weight, bias = mixed.head(counts)
         for features in samples:
             logits = torch.einsum("bd,ijcd->ijbc", features.z, weight) + bias[..., None, :]
             counted = features.member[:, number] * is_divided
             total = (counted * logits.log_softmax(-1)).sum((-1, -2))
-            losses = losses - total / (fold.counts * is_divided).sum().clamp_min(1)
+            losses = losses - total / (tested * is_divided).sum().clamp_min(1)
     places = torch.arange(losses.numel(), device=losses.device).view_as(losses)
     is_best = (places == losses.argmin()).to(grid)
     return (is_best.sum(1) * grid).sum(), (is_best.sum(0) * grid).sum()
