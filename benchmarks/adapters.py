@@ -19,7 +19,7 @@ from torch import nn
 import unalike as ua
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
-from lora import LAYERS, digits, head_alone, kilobytes, pretrained  # noqa: E402
+from lora import LAYERS, digits, head_alone, kilobytes, pretrained
 
 ROUNDS = 20
 SEEDS = 3

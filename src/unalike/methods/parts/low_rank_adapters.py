@@ -123,7 +123,8 @@ class ExactAdapterMean(AdapterMean):
     Clients send adapters alone, and receive the weights W beneath them, which no client trains: `ua.low_rank(frozen=False)` leaves
     them open to the server, or `requires_grad_(True)` for `base_layer.weight` of peft. The paper sends the residual, of which
     a client that missed a round would need every one; W has at most the same size. Weights p_k are shares of samples; in the paper
-    all clients count alike (add `uniform`). Adapters of convolutions and embeddings are averaged as they are.
+    all clients count alike (add `uniform`). Adapters of convolutions and embeddings are averaged as they are. The code that is
+    public transposes the residual in every layer, as GPT-2 asks for: in a square linear layer that adds another matrix.
     """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
@@ -151,7 +152,8 @@ class MergedAdapters(AdapterMean):
     Ranks may differ between clients, as unlike networks: the rows of a smaller A are the first rows of a larger one, and all have
     one W. Weighted means of stacked A and B with zeros below a smaller one (HetLoRA), and a product that is cut to each client's
     rank (FlexLoRA), are not this mean. Clients send adapters alone, and receive the weights W, as for `fedex_lora`; the paper sends
-    the stacks, and clients draw A as they like. Weights p_k are shares of samples.
+    the stacks. Weights p_k are shares of samples. The authors' code takes the dimension that equals the rank for that of the
+    rank, and writes the plain average with which it compares to a misspelled name, so that it is p_1 times the first client's.
     """
 
     unlike_networks = "corners"
