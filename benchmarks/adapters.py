@@ -21,7 +21,7 @@ import unalike as ua
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from lora import LAYERS, digits, head_alone, kilobytes, pretrained
 
-ROUNDS = 20
+ROUNDS = 10
 SEEDS = 3
 LEVEL = 0.95
 RANKS = (4, 8, 16)

@@ -1,7 +1,7 @@
 """pFedLA: for each client a network on the server makes the weights with which all clients' models are mixed, layer by layer."""
 
 from itertools import pairwise
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ NETWORK = "network of "
 """Prefix of a client's number in the server state: its vector and its hidden layers."""
 OUTPUTS = "outputs of "
 """Prefix of two numbers: the weight [L, W] and the bias [L] with which the first client's network weighs the second's layers."""
+HIDDEN_LAYERS = 3
 TINY = 1e-12
 """Least sum by which weights are divided."""
 
@@ -41,7 +42,7 @@ class Mixing(NamedTuple):
     def mixture(self) -> Tree:
         """sum_j a_j w_j in each layer."""
         features = self.network["vector"]
-        for number in range(LayerWeights.LAYERS):
+        for number in range(HIDDEN_LAYERS):
             weight = self.network[f"hidden.{number}.weight"]
             features = F.relu(F.linear(features, weight, self.network[f"hidden.{number}.bias"]))
         scores = F.relu(self.outputs["weight"] @ features + self.outputs["bias"])
@@ -68,14 +69,12 @@ class LayerWeights(ClientModels):
 
     Layers are those of `lws`, which end at a `bias`. As in the code of FL-bench, O_kj is uniform in [0, 1] and b_kj = 0 at first;
     that code weighs each tensor by itself, and adds the change w~_k - w_k to the model that k sent before, so that what it stores
-    is no model that was trained. HeurpFedLA, which keeps some layers at the client, is `private` with a pattern beside a part.
+    is no model that was trained. HeurpFedLA, which leaves the layers with the largest own weights at the client, is not here.
     """
 
     lr: Annotated[NonNegativeFloat, LogRange(1e-4, 1)] = 5e-3
     size: PositiveInt = 100
     width: PositiveInt = 100
-
-    LAYERS: ClassVar[int] = 3
 
     def address(self, server: ServerView, client: int) -> Tree:
         return self._mixing(server, client).mixture()
@@ -93,16 +92,17 @@ class LayerWeights(ClientModels):
                 mixing = before._replace(network=network, outputs=outputs)
                 return tree.dot(mixing.mixture(), change)
 
-            slopes = grad(product, argnums=(0, 1))(before.network, before.outputs)
-            network, outputs = (
-                tree.map(lambda t, g: t + self.lr * g, values, slope)
-                for values, slope in zip((before.network, before.outputs), slopes, strict=True)
-            )
-            moved[NETWORK + str(client)] = network
+            slopes = grad(product, argnums=(0, 1))
+            of_network, of_outputs = slopes(before.network, before.outputs)
+            moved[NETWORK + str(client)] = self._step(before.network, of_network)
+            outputs = self._step(before.outputs, of_outputs)
             for place, other in enumerate(self._known(server, client)):
                 moved[f"{OUTPUTS}{client} {other}"] = tree.row(outputs, place)
         update, models = super().step(server, update, cohort)
         return update, models | tree.pack(moved)
+
+    def _step(self, values: Tree, slopes: Tree) -> Tree:
+        return tree.map(lambda t, g: t + self.lr * g, values, slopes)
 
     def _known(self, server: ServerView, client: int) -> list[int]:
         """The clients that sent a model, and this one."""
@@ -112,7 +112,7 @@ class LayerWeights(ClientModels):
     def _mixing(self, server: ServerView, client: int) -> Mixing:
         groups = tree.unpack(server.state)
         initial = groups[INITIAL]
-        layers = [[n for n in names if n in initial] for names in tree.layers(initial)]
+        layers = tree.layers(initial)
         known = self._known(server, client)
         outputs = []
         for other in known:
@@ -128,7 +128,7 @@ class LayerWeights(ClientModels):
 
     def _drawn_network(self, server: ServerView, client: int) -> Tree:
         like = next(iter(server.state.values()))
-        sizes = [self.size] + [self.width] * self.LAYERS
+        sizes = [self.size] + [self.width] * HIDDEN_LAYERS
         network = {}
         with seeds.isolated(seeds.number(server.settings.seed, self.name, client)):
             network["vector"] = torch.randn(self.size).to(like)
