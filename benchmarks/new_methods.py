@@ -83,8 +83,10 @@ SETTINGS = (
         clients=10,
         model="mlp(hidden=(32,))",
         rate=0.1,
+        rounds=10,
         epochs=1,
         batch=32,
+        without=SLOW,
     ),
     Setting(
         title="`fashion_mnist`",
@@ -109,7 +111,7 @@ SETTINGS = (
         rounds=10,
         epochs=1,
         batch=32,
-        samples=2000,
+        samples=1500,
         without=SLOW,
     ),
 )

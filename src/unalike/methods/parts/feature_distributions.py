@@ -120,7 +120,8 @@ class FeatureDistributions(OwnParameters):
         counts = received.means.new_zeros(classes)
         for batch in client.data.whole:
             counts = counts + membership(batch, classes).sum(0)
-        return client.params | _head(client.model, received, counts), client.state
+        head = _head(client.model, received, counts)
+        return client.params | tree.only(head, client.state), client.state
 
     def finish(self, client: ClientView) -> tuple[Tree, Tree]:
         received = Gaussians(client.message[MEANS], client.message[COVARIANCE])
@@ -133,7 +134,8 @@ class FeatureDistributions(OwnParameters):
             beta = beta_covariance = torch.full_like(own.means[0, 0], self.beta)
         mixed = own.towards(received, beta, beta_covariance)
         head = _head(client.model, mixed, counts)
-        return head, {MEANS: mixed.means, COVARIANCE: mixed.covariance}
+        message = {MEANS: mixed.means, COVARIANCE: mixed.covariance}
+        return tree.only(head, client.state), message
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return tree.scale(message, importance) | {IMPORTANCE: importance}
