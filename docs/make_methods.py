@@ -127,7 +127,7 @@ FAMILIES = {
         (
             *("ditto", "apfl", "fedper", "fedrep", "fedbn", "fedbabu", "fedala", "fedgh", "fedpac"),
             *("lg_fedavg", "fedproto", "fedmd", "consensus", "fedrod", "fedamp", "creff", "pfedhn"),
-            *("flop", "fedah", "fedas", "fedtgp", "fedsa_lora"),
+            *("flop", "fedah", "fedas", "fedtgp", "pfedfda", "pfedla", "fedsa_lora"),
             *("perfedavg", "pfedme", "local_finetune", "conditional", "own_statistics"),
         ),
     ),

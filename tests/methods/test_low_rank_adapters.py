@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from simulation import Clients, Simulation, mlp
 from torch import nn
 
@@ -69,6 +70,13 @@ def test_fedex_lora_refuses_a_part_with_a_state_for_each_trained_parameter_befor
     clients = [ua.ClientData(train=(x, y), test=(x, y), name=name) for name in "ab"]
     with pytest.raises(UnalikeError, match=f"moves {WEIGHT}, which no client trains, and .* has a"):
         ua.run(f"fedex_lora + {other}", clients, model=adapted(False), rounds=1, progress=False)
+
+
+@pytest.mark.parametrize("rule", ["flora", "fedex_lora"])
+@pytest.mark.parametrize("step", ["fedexp", "fixed_shrink", "fedlama"])
+def test_scaled_or_partial_steps_that_lose_the_mean_of_products_are_refused(rule, step):
+    with pytest.raises(UnalikeError, match=r"do not add up to the clients' mean; leave out"):
+        Simulation(f"{rule} + {step}", adapted(False), Clients.random(SIZES), **WORK)
 
 
 def test_fedex_lora_beside_an_own_model_keeps_what_the_server_moves_out_of_it():
@@ -169,3 +177,33 @@ def test_fedex_lora_takes_adapters_with_the_names_of_peft():
         results[tuple(cohort)] = params["0.base_layer.weight"] + 0.5 * product.T
     expected = (results[0,] + results[1,]) / 2
     np.testing.assert_allclose(results[0, 1], expected, atol=1e-6)
+
+
+def test_flora_of_unequal_ranks_adds_the_product_of_the_stacked_adapters(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    samples = [(torch.randn(n, 4, generator=generator), torch.arange(n) % 3) for n in SIZES]
+    networks = {f"rank {r}": ua.low_rank(mlp(), rank=r, frozen=False) for r in (3, 1)}
+    # in a run the rows of the smaller A are the first ones of the larger
+    networks["rank 1"].get_parameter(A).data = networks["rank 3"].get_parameter(A).data[:1].clone()
+    work = {"steps": 3, "lr": 0.5, "batch_size": None}
+    clients = [ua.ClientData(train=pair, test=pair) for pair in samples]
+    options = {"model": networks, "rounds": 1, "work": ua.Work(**work), "out": tmp_path}
+    run = ua.run("flora", clients, progress=False, **options)
+
+    # each client's A and B after its training, one above the other and side by side, weighted by its share of samples
+    rows, columns = [], []
+    for name, members in run.run_config.groups.items():
+        for client in members:
+            sim = Simulation("flora", networks[name], Clients.of(*samples), **work)
+            update = sim.run([client]).stacked.update
+            share = SIZES[client] / sum(SIZES) * 8.0 / int(name[-1])
+            rows.append(share * (sim.params[A] + update[A][0]).double().numpy())
+            columns.append((sim.params[B] + update[B][0]).double().numpy())
+    assert len({len(a) for a in rows}) == 2
+    product = np.hstack(columns) @ np.vstack(rows)
+    expected = mlp().get_parameter("body.weight").detach().double().numpy() + product
+    after = {name: load_file(tmp_path / f"model-{name}.safetensors") for name in networks}
+    for params in after.values():
+        np.testing.assert_allclose(params[WEIGHT].double().numpy(), expected, atol=1e-6)
+        assert not params[B].any()
+    torch.testing.assert_close(after["rank 3"][A][:1], after["rank 1"][A])

@@ -22,6 +22,7 @@ from unalike.methods.parts.dynamic_regularization import DynamicRegularizer
 from unalike.methods.parts.feature_alignment import FeatureAlignment
 from unalike.methods.parts.feature_generator import AverageGenerator, EnsembleGenerator
 from unalike.methods.parts.fine_tuning import FrozenHead, HeadFirst
+from unalike.methods.parts.layer_weights import LayerWeights
 from unalike.methods.parts.local_drift import LocalDrift
 from unalike.methods.parts.moreau_envelope import MoreauEnvelope
 from unalike.methods.parts.normalized_mean import CosineMean, NormalizedMean
@@ -232,6 +233,12 @@ def fedrod(gamma: float = 1.0) -> Method:
 def fedamp(alpha: float = 0.1, sigma: float = 1.0, lam: float = 0.1) -> Method:
     """Clients keep their models and are held near those that are like theirs (Huang et al. 2021)."""
     return Method(Private("all"), AttentiveModels(alpha=alpha, sigma=sigma, lam=lam))
+
+
+@method
+def pfedla(lr: float = 5e-3, size: int = 100, width: int = 100) -> Method:
+    """Clients keep their models and start from mixtures whose weights by layer a network of each learns (Ma et al. 2022)."""
+    return Method(Private("all"), LayerWeights(lr=lr, size=size, width=width))
 
 
 @method

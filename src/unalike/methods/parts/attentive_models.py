@@ -19,8 +19,32 @@ INITIAL = "initial"
 """Name of the initial model in the server state, beside the numbers of clients."""
 
 
+class ClientModels(Personalizer, ServerStep):
+    """The server keeps the model that each client sent last, and sends each client a mixture of them to start from.
+
+    The initial model is that of a client that sent none yet.
+    """
+
+    needs = "updates"
+    rank: ClassVar[int] = ServerStep.DYNAMIC
+
+    def server_init(self, params: Tree) -> Tree:
+        return tree.pack({INITIAL: params})
+
+    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
+        return client.params | client.message, client.state
+
+    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
+        return client.state, {MODEL + n: client.params[n] for n in client.message}
+
+    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        models = tree.under(cohort.message, MODEL)
+        sent = {str(client): tree.row(models, row) for row, client in enumerate(cohort.ids)}
+        return update, server.state | tree.pack(sent)
+
+
 @part
-class AttentiveModels(Personalizer, Objective, ServerStep):
+class AttentiveModels(ClientModels, Objective):
     """Local loss + lam/2 ||v - u_k||^2 from v = u_k on, u_k = sum_j xi_kj w_j (FedAMP, Huang et al. 2021, algorithm 1).
 
     w_j is the model that client j sent last, xi_kj = (alpha / sigma) exp(-||w_k - w_j||^2 / sigma) for j != k, and xi_kk the rest
@@ -33,15 +57,9 @@ class AttentiveModels(Personalizer, Objective, ServerStep):
     fluke begins from the client's own model, and mixes the models of the last cohort alone.
     """
 
-    needs = "updates"
-    rank: ClassVar[int] = ServerStep.DYNAMIC
-
     alpha: Annotated[NonNegativeFloat, LogRange(0.01, 10)] = 0.1
     sigma: Annotated[PositiveFloat, LogRange(0.01, 100)] = 1.0
     lam: Annotated[NonNegativeFloat, LogRange(1e-3, 10)] = 0.1
-
-    def server_init(self, params: Tree) -> Tree:
-        return tree.pack({INITIAL: params})
 
     def address(self, server: ServerView, client: int) -> Tree:
         models = tree.unpack(server.state)
@@ -58,17 +76,6 @@ class AttentiveModels(Personalizer, Objective, ServerStep):
         xi = xi / xi.sum().clamp_min(1)
         return tree.add(own, tree.weighted_sum(gaps, xi))
 
-    def begin(self, client: ClientView) -> tuple[Tree, Tree]:
-        return client.params | client.message, client.state
-
     def loss(self, client: ClientView, batch: Batch) -> Tensor:
         drift = tree.sub(client.message, client.params)
         return self.lam / 2 * tree.dot(drift, drift)
-
-    def finish(self, client: ClientView) -> tuple[Tree, Tree]:
-        return client.state, {MODEL + n: client.params[n] for n in client.message}
-
-    def step(self, server: ServerView, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        models = tree.under(cohort.message, MODEL)
-        sent = {str(client): tree.row(models, row) for row, client in enumerate(cohort.ids)}
-        return update, server.state | tree.pack(sent)

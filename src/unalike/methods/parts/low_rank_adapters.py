@@ -6,15 +6,17 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
 from unalike.core.types import Tree
-from unalike.core.views import ClientView, Cohort, ServerView, StageSettings
+from unalike.core.views import ClientView, Cohort, PartLookup, ServerView, StageSettings
+from unalike.core.work import Work
 from unalike.methods.method import alias
 from unalike.methods.part import part
 from unalike.methods.parts.uploads import restore, withhold
-from unalike.methods.roles import Aggregator, Personalizer, Upload
+from unalike.methods.roles import Aggregator, Personalizer, ServerStep, Upload
 
 A_NAME = "lora_A."
 """What stands in the name of an A between the path of its layer and the adapter's own name; peft names them so."""
@@ -60,6 +62,10 @@ def adapters(model: Model) -> list[Adapter]:
     return found
 
 
+KEEPING_STEPS = (ServerStep.NOISE, ServerStep.DYNAMIC, ServerStep.DISTILLATION)
+"""Ranks of the server steps that neither scale the combined update nor hold back a part of it."""
+
+
 class AdapterMean(Personalizer, Upload, Aggregator):
     """A rule by which the server also moves the weights W beneath adapters.
 
@@ -82,6 +88,14 @@ class AdapterMean(Personalizer, Upload, Aggregator):
                     "expected requires_grad=True: pass frozen=False to ua.low_rank, or call requires_grad_(True)"
                 )
         return {}
+
+    def check(self, method: PartLookup, work: Work) -> None:
+        for step in method.role(ServerStep):
+            if step.rank not in KEEPING_STEPS:
+                raise UnalikeError(
+                    f"{self.name}: {step.name} scales the combined update or holds back a part of it, after which the weights "
+                    f"beneath adapters and the products B A do not add up to the clients' mean; leave out {step.name}"
+                )
 
     def trainable(self, name: str, model: Model) -> bool:
         return not model.within(WEIGHTS_BENEATH, name)
@@ -109,7 +123,8 @@ class ExactAdapterMean(AdapterMean):
     Clients send adapters alone, and receive the weights W beneath them, which no client trains: `ua.low_rank(frozen=False)` leaves
     them open to the server, or `requires_grad_(True)` for `base_layer.weight` of peft. The paper sends the residual, of which
     a client that missed a round would need every one; W has at most the same size. Weights p_k are shares of samples; in the paper
-    all clients count alike (add `uniform`). Adapters of convolutions and embeddings are averaged as they are.
+    all clients count alike (add `uniform`). Adapters of convolutions and embeddings are averaged as they are. The code that is
+    public transposes the residual in every layer, as GPT-2 asks for: in a square linear layer that adds another matrix.
     """
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
@@ -128,26 +143,38 @@ class ExactAdapterMean(AdapterMean):
 )
 @part
 class MergedAdapters(AdapterMean):
-    """W+ = W + s sum_k p_k B_k A_k, B+ = 0, and A+ is drawn anew, with the spread of the initial A (FLoRA, Wang et al. 2024).
+    """W+ = W + sum_k p_k s_k B_k A_k, B+ = 0, and A+ is drawn anew, with the spread of the initial A (FLoRA, Wang et al. 2024).
 
-    So the model becomes the mean of the clients' W + s B_k A_k, whatever its rank: the paper stacks p_k A_k and B_k, whose product
-    is that sum, and each client adds it to its weights. Of one client it is that client's model. s is the adapter's scaling;
-    all else is averaged. An adapter of which A or B is not sent is averaged as with FedAvg.
+    So the model becomes the mean of the clients' W + s_k B_k A_k, whatever its rank: the paper stacks p_k A_k and B_k, whose
+    product is that sum, and each client adds it to its weights. Of one client it is that client's model. s_k is the adapter's
+    scaling; all else is averaged. An adapter of which A or B is not sent is averaged as with FedAvg.
 
-    Clients send adapters alone, and receive the weights W, as for `fedex_lora`. In the paper ranks may differ between clients; here
-    all clients have one network. Weights p_k are shares of samples.
+    Ranks may differ between clients, as unlike networks: the rows of a smaller A are the first rows of a larger one, and all have
+    one W. Weighted means of stacked A and B with zeros below a smaller one (HetLoRA), and a product that is cut to each client's
+    rank (FlexLoRA), are not this mean. Clients send adapters alone, and receive the weights W, as for `fedex_lora`; the paper sends
+    the stacks. Weights p_k are shares of samples. The authors' code takes the dimension that equals the rank for that of the
+    rank, and writes the plain average with which it compares to a misspelled name, so that it is p_1 times the first client's.
     """
+
+    unlike_networks = "corners"
 
     def combine(self, server: ServerView, cohort: Cohort, weights: Tensor) -> Tree:
         mean = tree.weighted_sum(cohort.update, weights)
-        generator = server.generator
         for adapter in averaged_adapters(server, mean):
             mean[adapter.weight] = mean_product(adapter, server, cohort, weights)
-            initial = server.settings.model.params[adapter.a]
-            drawn = torch.randn(initial.shape, generator=generator).to(initial)
-            mean[adapter.a] = initial.std() * drawn - server.params[adapter.a]
+            mean[adapter.a] = self._new_a(adapter, server) - server.params[adapter.a]
             mean[adapter.b] = -server.params[adapter.b]
         return mean
+
+    def _new_a(self, adapter: Adapter, server: ServerView) -> Tensor:
+        """A [r, D] drawn row by row: the first rows are the same in networks of all ranks."""
+        settings = server.settings
+        initial = settings.model.params[adapter.a]
+        spread = initial[0].square().mean().sqrt()
+        number = seeds.number(settings.seed, f"server.{self.name}.{adapter.a}", server.round)
+        generator = torch.Generator().manual_seed(number)
+        rows = [torch.randn(len(row), generator=generator) for row in initial]
+        return spread * torch.stack(rows).to(initial)
 
 
 def averaged_adapters(server: ServerView, update: Tree) -> list[Adapter]:

@@ -93,7 +93,9 @@ class EnsembleDistillation(Distillation):
 
     FedDF (Lin et al. 2020): Adam with a cosine schedule, `steps` batches of `batch_size` samples drawn without labels. The
     clients predict in evaluation mode with their own buffers; the student trains, and its buffers stay those of the average.
-    The paper trains up to 10 000 steps and stops by a validation set. steps = 0 changes nothing.
+    The paper trains up to 10 000 steps and stops by a validation set. steps = 0 changes nothing. The authors' code by default
+    takes the mean of the divergences from each client in the place of that from their mean logits (`update_student_scheme`), and
+    keeps the student that was best on the validation set.
     """
 
     def ensemble(self, server: ServerView, update: Tree, cohort: Cohort) -> Tensor:

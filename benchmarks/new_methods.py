@@ -1,0 +1,182 @@
+"""What the methods of `docs/evidence/new_methods.md` gain over FedAvg on four data sets, and what they cost.
+
+    python benchmarks/new_methods.py FOLDER
+
+Prints the table of that page. Finished runs in the folder are read and not repeated. `UNALIKE_DATA` names the folder with
+`fashion_mnist.npz`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+import unalike as ua
+from unalike.data.dataset import Dataset
+from unalike.data.partitioning.hold_out import hold_out
+from unalike.methods.method import Method
+
+METHODS = (
+    *("fedavg", "local_only", "local_finetune", "fedper"),
+    *("adabest", "fedacg", "mimelite", "fedsam", "fedlesam", "fedexp"),
+    *("fedcurv", "fedlc", "q_ffl", "term", "afl"),
+    *("matched", "feddf", "fedbe", "creff(samples=10)"),
+    *("fedrod", "fedamp", "lg_fedavg", "fedproto", "fedtgp", "fedmd", "pfedhn"),
+    *("fedas", "fedah", "pfedfda", "pfedla"),
+)
+SLOW = ("creff(samples=10)", "fedtgp")
+"""Methods that the settings with images leave out: a run of `creff` takes several hundred times that of FedAvg."""
+SEEDS = 3
+PROXY_SHARE = 0.1
+"""Share of the test samples that the server has."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Clients, their model and rate; at most so many training samples of the data set."""
+
+    title: str
+    data: str
+    partition: str | None
+    clients: int
+    model: str
+    rate: float
+    rounds: int = 20
+    epochs: int = 2
+    batch: int = 16
+    samples: int | None = None
+    without: tuple[str, ...] = ()
+
+    def load(self) -> Dataset:
+        """The data set, with its first `samples` training samples, and half as many test samples."""
+        data = ua.load(self.data)
+        if self.samples is None:
+            return data
+        x, y = data.train
+        test_x, test_y = data.test
+        tests = self.samples // 2
+        return replace(
+            data,
+            train=(x[: self.samples], y[: self.samples]),
+            test=(test_x[:tests], test_y[:tests]),
+        )
+
+
+SKEWED = "dirichlet(alpha=0.1)"
+SETTINGS = (
+    Setting(
+        title="`heart_disease`",
+        data="heart_disease",
+        partition=None,
+        clients=4,
+        model="mlp(hidden=(16,))",
+        rate=0.05,
+    ),
+    Setting(
+        title="`digits`",
+        data="digits",
+        partition=SKEWED,
+        clients=10,
+        model="mlp(hidden=(32,))",
+        rate=0.1,
+        rounds=10,
+        epochs=1,
+        batch=32,
+        without=SLOW,
+    ),
+    Setting(
+        title="`fashion_mnist`",
+        data="fashion_mnist",
+        partition=SKEWED,
+        clients=10,
+        model="mlp(hidden=(32,))",
+        rate=0.1,
+        rounds=10,
+        epochs=1,
+        batch=32,
+        samples=1000,
+        without=SLOW,
+    ),
+    Setting(
+        title="`emnist_sample`",
+        data="emnist_sample",
+        partition=SKEWED,
+        clients=10,
+        model="mlp(hidden=(32,))",
+        rate=0.1,
+        rounds=10,
+        epochs=1,
+        batch=32,
+        samples=1500,
+        without=SLOW,
+    ),
+)
+
+
+def compared(setting: Setting, folder: Path) -> pd.DataFrame:
+    """The scores of all methods by the models in use, a row each."""
+    data, proxy = hold_out(setting.load(), PROXY_SHARE)
+    comparison = ua.compare(
+        [method for method in METHODS if method not in setting.without],
+        data=data,
+        partition=setting.partition,
+        clients=setting.clients,
+        model=setting.model,
+        rounds=setting.rounds,
+        seeds=SEEDS,
+        work=ua.Work(epochs=setting.epochs, lr=setting.rate, batch_size=setting.batch),
+        proxy=proxy,
+        out=folder / setting.data,
+        progress=False,
+    )
+    table = comparison.summary
+    return table[table["protocol"] == "used"].set_index("method")
+
+
+BASELINE = "fedavg"
+PLAIN = Method.parse(BASELINE)
+
+
+def lines(method: str) -> int:
+    """Lines of the classes of a method's parts that FedAvg lacks."""
+    classes = {type(part) for part in Method.parse(method).parts}
+    own = classes - {type(part) for part in PLAIN.parts}
+    return sum(len(inspect.getsource(part).splitlines()) for part in own)
+
+
+def gain(row: pd.Series) -> str:
+    """The gain over FedAvg in points, with its interval; bold where this excludes 0."""
+    difference, low, high = (100 * row[name] for name in ("difference", "ci_low", "ci_high"))
+    text = f"{difference:+.1f} ({low:.1f} to {high:.1f})"
+    return f"**{text}**" if low > 0 or high < 0 else text
+
+
+def main(folder: Path) -> None:
+    """Run everything, and print the table, the largest mean gain first."""
+    tables = [compared(setting, folder) for setting in SETTINGS]
+    gains = pd.concat([table["difference"] for table in tables], axis=1).mean(axis=1)
+    seconds = pd.concat([table["seconds"] for table in tables], axis=1).sum(axis=1)
+    sent = pd.concat([table["mb_up"] + table["mb_down"] for table in tables], axis=1).sum(axis=1)
+
+    print(
+        f"| method | {' | '.join(setting.title for setting in SETTINGS)} | mean | bytes | time | lines |"
+    )
+    print("| :-- |" + " --: |" * (len(SETTINGS) + 4))
+    levels = " | ".join(f"{100 * table.loc[BASELINE, 'accuracy']:.1f} %" for table in tables)
+    print(f"| FedAvg | {levels} | | 1 | 1 | |")
+    for method in gains.drop(BASELINE).sort_values(ascending=False).index:
+        cells = [f"`{method}`"]
+        cells += [gain(table.loc[method]) for table in tables]
+        cells.append(f"{100 * gains[method]:+.1f}")
+        cells.append(f"{sent[method] / sent[BASELINE]:.1f}")
+        cells.append(f"{seconds[method] / seconds[BASELINE]:.0f}")
+        cells.append(str(lines(method)))
+        print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
