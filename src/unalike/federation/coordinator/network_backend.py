@@ -122,11 +122,16 @@ def check_stage(stage: Stage, run_config: RunConfig) -> None:
         )
 
 
+class NewSites(UnalikeError):
+    """Sites have asked to join the run. It is to go on with them, from where it is: nothing of the next round was sent."""
+
+
 class NetworkBackend:
     """Runs a plan at the sites of a federation.
 
     `arrived` is the folder of the updates of the current round; `left_out` are the sites that take no part in a round, by its
-    place, because it was discarded with them. `unmasked` has the sums of all runs with secure aggregation.
+    place, because it was discarded with them. `unmasked` has the sums of all runs with secure aggregation. `samples` are the
+    training samples that the run began with: requests name them, and stay the same to the byte when a site joins.
     """
 
     def __init__(
@@ -136,6 +141,7 @@ class NetworkBackend:
         arrived: Path,
         left_out: Mapping[Place, set[str]],
         unmasked: SumLedger,
+        samples: int,
         clock: Clock = machine_clock,
     ):
         self.run_config = run_config
@@ -143,6 +149,7 @@ class NetworkBackend:
         self.mailbox = mailbox
         self.arrived = arrived
         self.unmasked = unmasked
+        self.samples = samples
         self.left_out = left_out
         self._steps: list[NetworkStage | None] = []
         """The steps of the plan so far; None for a client query."""
@@ -242,7 +249,7 @@ class NetworkBackend:
         return StepRequest(
             terms=self.mailbox.federation.terms,
             rounds=self.run_config.options.rounds,
-            samples=int(self.run_config.population.sizes.sum()),
+            samples=self.samples,
             outcomes=tuple(outcomes),
             derived=step.model is not None,
         )
@@ -670,6 +677,10 @@ class NetworkStage:
         state, mailbox = self.state, self.mailbox
         federation = mailbox.federation
         mailbox.number = self._rounds_before + state.done + (not state.last_done)
+
+        # Who has asked to join takes part from this round on, of which no request has left yet.
+        if mailbox.newcomers:
+            raise NewSites(f"to join the run: {', '.join(mailbox.newcomers)}")
 
         # Where a round is made again, the site that spoiled it takes no part.
         left_out = self._left_out.get(state.place, ())

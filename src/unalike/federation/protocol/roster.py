@@ -3,7 +3,7 @@
 import json
 import secrets
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -35,14 +35,30 @@ class SampleCounts:
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites admitted to a run, none before its admission, and the run's name (`new_run`)."""
+    """The sites admitted to a run, none before its admission, and the run's name (`new_run`).
+
+    `joined` are those that came after the run had begun, with the round from which on each takes part.
+    """
 
     run: str
     sites: dict[str, SampleCounts]
+    joined: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def at_start(self) -> Self:
+        """The roster that the run began with."""
+        first = {name: counts for name, counts in self.sites.items() if name not in self.joined}
+        return replace(self, sites=first, joined={})
+
+    def with_late(self, sites: dict[str, SampleCounts], round: int) -> Self:
+        """The roster with sites that take part from a round on."""
+        since = dict.fromkeys(sites, round)
+        return replace(self, sites=self.sites | sites, joined=self.joined | since)
 
     def save(self, path: Path) -> None:
         sites = {name: asdict(counts) for name, counts in self.sites.items()}
-        write_bytes(path, json.dumps({"run": self.run, "sites": sites}).encode())
+        values = {"run": self.run, "sites": sites, "joined": self.joined}
+        write_bytes(path, json.dumps(values).encode())
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -50,7 +66,8 @@ class Roster:
         try:
             values = json.loads(path.read_text())
             sites = {name: SampleCounts(**counts) for name, counts in values["sites"].items()}
-            return cls(values["run"], sites)
+            # rosters of runs that began before sites could join later have none of these
+            return cls(values["run"], sites, dict(values.get("joined", {})))
         except FileNotFoundError:
             return cls("", {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
