@@ -66,11 +66,11 @@ def test_late_site_takes_part_from_the_next_round_on(tmp_path):
 
 
 def test_late_site_of_a_killed_federation_counts_as_in_a_simulation(tmp_path):
-    fed = slow_federation(tmp_path, "fedbuff(buffer=2)", rounds=12, **WITHOUT_THE_LATE_ONE)
+    fed = slow_federation(tmp_path, "fednova", first=2, rounds=9, **WITHOUT_THE_LATE_ONE)
     with pytest.raises(Killed):
-        fed.run(progress=coming(fed, after=1, killed_after=5))
+        fed.run(progress=coming(fed, after=1, killed_after=4))
     [since] = joined_since(fed).values()
-    assert since < 5
+    assert since < 4
     fed.restart_sites()
     fed.transport = SlowSite(fed.workers)
     run = fed.run()

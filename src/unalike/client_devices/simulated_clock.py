@@ -23,6 +23,7 @@ UNDER_WAY = "under_way"
 LEFT = "left before its update arrived"
 LOST = "lost the connection"
 LATE = "late"
+REFUSED = "refused"
 TRAINED = "trained"
 COUNTED_LATER = "trained, counted in a later round"
 FOLLOWED_CLIENTS = 1_000
@@ -78,8 +79,8 @@ class UnderWay(NamedTuple):
 class Turn(NamedTuple):
     """A row of the timeline of a run: a client that was asked, until a round heard of it. The fields are the columns.
 
-    `begun` and `ended` are simulated seconds since the run began, of the request and of the moment at which the server had the
-    update or gave it up. `age`: rounds of the server between the two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update
+    `begun` and `ended` are seconds since the run began, of simulated time or with the sites of a federation of the coordinator's:
+    of the request, and of the moment at which the server had the update or gave it up. `age`: rounds of the server between the two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update
     does not count.
     """
 

@@ -1,5 +1,6 @@
 """The coordinator: admits the sites, runs the plan with them, and keeps the run; one run of the queue after the other."""
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -143,6 +144,7 @@ class Coordinator:
                 left_out=left_out,
                 unmasked=self.unmasked,
                 samples=sum(counts.train for counts in roster.at_start.sites.values()),
+                began=self._began,
             )
             try:
                 with threads_for(run_config.model):
@@ -171,6 +173,11 @@ class Coordinator:
                 seconds = FAREWELL_SECONDS if what == "next" else 0.0
                 mailbox.notify(self.transport.sites(), what, seconds)
                 return run
+
+    @property
+    def _began(self) -> float:
+        """When the run began, in seconds since 1970: the time of its first event, which is of the admission."""
+        return next((float(event["time"]) for event in self.directory.events), time.time())
 
     def _run_config(self, roster: Roster) -> RunConfig:
         """The run as configured by the federation file, with placeholders for the samples of the admitted sites."""

@@ -105,6 +105,7 @@ def roll_back(run: Path, to: int) -> None:
     history = History.load(run)
     history.rows = [row for row in history.rows if row["round"] <= to]
     history.client_rows = [row for row in history.client_rows if row["round"] <= to]
+    history.timeline_rows = [row for row in history.timeline_rows if row["round"] <= to]
     history.save(run)
 
     for file in (*run.glob("model*.safetensors"), run / comparison_json.COMPARISON_FILE):

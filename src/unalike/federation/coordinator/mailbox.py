@@ -84,6 +84,8 @@ class Mailbox:
         self.place: Place = ADMISSION
         self.reply_seconds: dict[str, float] = {}
         """Site -> the seconds from its last request until its answer."""
+        self.answered_at: dict[str, float] = {}
+        """Site -> when its last answer came, by the monotonic clock."""
         self._under_way: Mapping[str, Place] = {}
         """Member -> the place of its request, if that is an earlier one than `place`."""
         self._asked_to_join: set[str] = set()
@@ -160,6 +162,11 @@ class Mailbox:
         """The seconds since an open request was sent to a site, or repeated; infinite where this process has sent none."""
         times = [pending.repeated for pending in self._pending[site].values() if pending.is_open]
         return time.monotonic() - max(times, default=-math.inf)
+
+    def asked_at(self, site: str) -> float | None:
+        """When the open request to a site was sent first, by the monotonic clock; None where this process has sent none."""
+        times = [pending.sent for pending in self._pending[site].values() if pending.is_open]
+        return min(times, default=None)
 
     def connected(self) -> set[str]:
         """The sites that have connected since the last call. Those that do not take part in the run may join it, or are told so."""
@@ -282,7 +289,8 @@ class Mailbox:
         if not pending.is_open:
             self.report("late", site, "the round is closed", place=place)
             return None
-        self.reply_seconds[site] = time.monotonic() - pending.sent
+        self.answered_at[site] = time.monotonic()
+        self.reply_seconds[site] = self.answered_at[site] - pending.sent
         return answer
 
     def _verified(self, site: str, message: bytes | Malformed) -> Envelope | None:

@@ -33,6 +33,7 @@ from unalike.data.array_checks import Pair
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME_PATTERN, digest
 from unalike.federation.security.keys import public_key
+from unalike.methods.method import Method
 from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.setup.client_networks import given_networks
@@ -145,8 +146,8 @@ class Federation(
     """The content of a federation file.
 
     `participation` is a share (0.5) or number (3) of the sites with data that are asked in a round, `quorum` a share or number
-    of the asked sites. A round closes when all asked sites have answered, or after `deadline` seconds if a quorum has. Without
-    a quorum the deadline is extended and further sites are asked; after `patience` such attempts the run pauses. Unanswered
+    of the asked sites. A round closes when all asked sites have answered, or the `first` so many, or after `deadline` seconds if
+    a quorum has. Without a quorum the deadline is extended and further sites are asked; after `patience` such attempts the run pauses. Unanswered
     requests are repeated every `repeat` seconds. `message_bytes` is the maximum size of a message. `guard`: an update whose
     norm exceeds `guard` times the running median is scaled down to the median (k times the usual steps: k times as much; buffers,
     and part messages that are no changes: ten times as much); 0: none is scaled. A share as `quorum` is one of the asked sites
@@ -336,6 +337,10 @@ class Federation(
     def cohort_size(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""
         return _count(self.participation, eligible, lambda share: math.floor(share + 0.5))
+
+    def updates_awaited(self, method: Method) -> float:
+        """Number of updates of a method that end a round; infinite: all of the sites that it asks."""
+        return min(method.updates_awaited, math.inf if self.first is None else self.first)
 
     def answers_needed(self, asked: int) -> int:
         """Number of valid updates that complete a round, at least one."""
