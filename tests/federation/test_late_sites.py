@@ -103,7 +103,9 @@ def test_sites_are_fixed_where_something_counts_on_those_that_were_there():
         "secure aggregation": federation_of(clients, **TERMS),
         "accounting of privacy": federation_of(clients, "fedavg + dp_sgd"),
         "asked or divided": federation_of(clients, "ifca(clusters=2)"),
-        "networks were given": federation_of(clients, model="networks(a='mlp(hidden=4)', b='mlp(hidden=8)')"),
+        "networks were given": federation_of(
+            clients, model="networks(a='mlp(hidden=4)', b='mlp(hidden=8)')"
+        ),
     }
     for why, federation in reasons.items():
         assert why in why_sites_are_fixed(federation)

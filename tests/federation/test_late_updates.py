@@ -62,7 +62,9 @@ def test_late_update_counts_by_its_age_while_others_go_on(tmp_path):
 
     # the timeline has a bar for each update, and that of the slow site ends in a later round than it began in
     turns = run.history.timeline
-    assert turns["client"].value_counts().to_dict() == Counter(k for of in ages.values() for k in of)
+    assert turns["client"].value_counts().to_dict() == Counter(
+        k for of in ages.values() for k in of
+    )
     slow = turns[turns["client"] == 1].iloc[0]
     assert (slow["round"], slow["age"], slow["fate"]) == (late + 1, ages[late][1], COUNTED_LATER)
     first = turns[(turns["client"] == 0) & (turns["round"] == 1)].iloc[0]
@@ -70,7 +72,9 @@ def test_late_update_counts_by_its_age_while_others_go_on(tmp_path):
     assert 0 < slow["begun"] < first["ended"]
     content = ua.open_comparison(fed.out).content()
     [view] = panels.timeline(content, looks(content.labels)).views
-    assert f"trained and {len(turns[turns['age'] > 0])} trained, counted in a later round" in view.alt
+    assert (
+        f"trained and {len(turns[turns['age'] > 0])} trained, counted in a later round" in view.alt
+    )
     shown = Followed(fed.out).state()["timeline"]
     assert len(shown["bars"]) == len(turns) and not shown["simulated"]
 

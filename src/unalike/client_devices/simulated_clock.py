@@ -80,8 +80,8 @@ class Turn(NamedTuple):
     """A row of the timeline of a run: a client that was asked, until a round heard of it. The fields are the columns.
 
     `begun` and `ended` are seconds since the run began, of simulated time or with the sites of a federation of the coordinator's:
-    of the request, and of the moment at which the server had the update or gave it up. `age`: rounds of the server between the two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update
-    does not count.
+    of the request, and of the moment at which the server had the update or gave it up. `age`: rounds of the server between the
+    two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update does not count.
     """
 
     client: int

@@ -294,9 +294,7 @@ class NetworkStage:
         self.active = [client for client, site in enumerate(enrolled) if not site.revoked]
         self._awaited = mailbox.federation.updates_awaited(stage.method)
         """The updates with which a round ends."""
-        self._sites = SitesUnderWay(
-            mailbox.federation.cohort_size(len(self.active)), self._awaited
-        )
+        self._sites = SitesUnderWay(mailbox.federation.cohort_size(len(self.active)), self._awaited)
         self.state = StageState(
             run_config,
             stage,
@@ -489,9 +487,7 @@ class NetworkStage:
             complete=partial(self._complete, groups, norms, counted),
         )
 
-    def _turns(
-        self, exchange: Exchange[SiteReply], started_from: Mapping[int, int]
-    ) -> list[Turn]:
+    def _turns(self, exchange: Exchange[SiteReply], started_from: Mapping[int, int]) -> list[Turn]:
         """The rows of the timeline of the sites that were asked to train; none of those that are still under way.
 
         `started_from` as in `Updates`.
@@ -515,7 +511,9 @@ class NetworkStage:
             # one that was offline all the time was not asked
             if begun is not None:
                 turns.append(
-                    Turn(client=client, begun=begun - start, ended=ended - start, age=age, fate=fate)
+                    Turn(
+                        client=client, begun=begun - start, ended=ended - start, age=age, fate=fate
+                    )
                 )
         return turns
 

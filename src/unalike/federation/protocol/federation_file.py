@@ -147,8 +147,8 @@ class Federation(
 
     `participation` is a share (0.5) or number (3) of the sites with data that are asked in a round, `quorum` a share or number
     of the asked sites. A round closes when all asked sites have answered, or the `first` so many, or after `deadline` seconds if
-    a quorum has. Without a quorum the deadline is extended and further sites are asked; after `patience` such attempts the run pauses. Unanswered
-    requests are repeated every `repeat` seconds. `message_bytes` is the maximum size of a message. `guard`: an update whose
+    a quorum has. Without a quorum the deadline is extended and further sites are asked; after `patience` such attempts the run
+    pauses. Unanswered requests are repeated every `repeat` seconds. `message_bytes` is the maximum size of a message. `guard`: an update whose
     norm exceeds `guard` times the running median is scaled down to the median (k times the usual steps: k times as much; buffers,
     and part messages that are no changes: ten times as much); 0: none is scaled. A share as `quorum` is one of the asked sites
     whose answers were not refused. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model
