@@ -176,7 +176,7 @@ class Coordinator:
 
     @property
     def _began(self) -> float:
-        """When the run began, in seconds since 1970: the time of its first event, which is of the admission."""
+        """The time at which the run began, in seconds since 1970: that of its first event, which is of the admission."""
         return next((float(event["time"]) for event in self.directory.events), time.time())
 
     def _run_config(self, roster: Roster) -> RunConfig:

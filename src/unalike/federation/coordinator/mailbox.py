@@ -85,7 +85,7 @@ class Mailbox:
         self.reply_seconds: dict[str, float] = {}
         """Site -> the seconds from its last request until its answer."""
         self.answered_at: dict[str, float] = {}
-        """Site -> when its last answer came, by the monotonic clock."""
+        """Site -> the time at which its last answer came, by the monotonic clock."""
         self._under_way: Mapping[str, Place] = {}
         """Member -> the place of its request, if that is an earlier one than `place`."""
         self._asked_to_join: set[str] = set()
@@ -164,7 +164,7 @@ class Mailbox:
         return time.monotonic() - max(times, default=-math.inf)
 
     def asked_at(self, site: str) -> float | None:
-        """When the open request to a site was sent first, by the monotonic clock; None where this process has sent none."""
+        """The time at which the open request to a site was sent first, by the monotonic clock; None: this process has sent none."""
         times = [pending.sent for pending in self._pending[site].values() if pending.is_open]
         return min(times, default=None)
 

@@ -156,7 +156,7 @@ class NetworkBackend:
         self.unmasked = unmasked
         self.samples = samples
         self.monotonic_start = time.monotonic() - max(0.0, time.time() - began)
-        """When the run began, by the monotonic clock, which nobody sets back while this process runs."""
+        """The time at which the run began by the monotonic clock, which nobody sets back while this process runs."""
         self.left_out = left_out
         self._steps: list[NetworkStage | None] = []
         """The steps of the plan so far; None for a client query."""
