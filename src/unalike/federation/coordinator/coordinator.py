@@ -83,7 +83,8 @@ class Coordinator:
     `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `start` is a
     file of initial weights. `control` pauses, resumes and stops the run from another thread. `tell` takes one line for each
     problem, `audit` what the audit log holds: refusals, pauses, versions, admissions. `last_words` is the notice at the end.
-    `unmasked` has the sums of secure aggregation of all runs of the federation, by default in `out`.
+    `unmasked` has the sums of secure aggregation of all runs of the federation, by default in `out`. `after` is the name of the
+    newest run that the federation had before.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Coordinator:
         audit: Callable[..., None] = lambda event, **details: None,
         last_words: Callable[[], str] = lambda: "finished",
         unmasked: SumLedger | None = None,
+        after: str = "",
     ):
         if public_text(key) != federation.coordinator:
             raise UnalikeError(
@@ -117,6 +119,7 @@ class Coordinator:
         self.tell = tell
         self.audit = audit
         self.last_words = last_words
+        self.after = after
         self.unmasked = unmasked or SumLedger(self.directory.path / SUMS)
 
     def run(
@@ -247,7 +250,7 @@ class Coordinator:
         """The roster of the run in the folder, or of a new one; its name is written down before any site hears of it."""
         roster = Roster.load(self._roster_file)
         if not roster.run:
-            roster = Roster(new_run(), {})
+            roster = Roster(new_run(self.after), {})
             roster.save(self._roster_file)
         if not roster.sites:
             roster = self._admitted(roster.run)
@@ -475,6 +478,7 @@ def run_rounds(
                     seed=queued.federation.seed,
                     folder=str(queued.path),
                 )
+                paths = [other.path for other in folder.queue]
                 coordinator = Coordinator(
                     federation=queued.federation,
                     key=folder.key,
@@ -488,6 +492,7 @@ def run_rounds(
                     audit=audit,
                     last_words=last_words,
                     unmasked=unmasked,
+                    after=max(Roster.load(path / "roster.json").run for path in paths),
                 )
                 run = coordinator.run(progress=log_round)
                 audit("finished", round=operator.round)

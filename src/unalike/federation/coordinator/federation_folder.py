@@ -113,7 +113,7 @@ def roll_back(run: Path, to: int) -> None:
     directory.event("rolled back", to=to, run=roster.run or None)
 
     # The new name comes last: with it sites answer requests of these rounds again.
-    replace(roster, run=new_run()).save(run / "roster.json")
+    replace(roster, run=new_run(after=roster.run)).save(run / "roster.json")
 
 
 def _discarded_rounds(directory: RunDirectory, to: int) -> int:

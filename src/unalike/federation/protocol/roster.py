@@ -76,9 +76,17 @@ class Roster:
             ) from error
 
 
-def new_run() -> str:
-    """A new run's name: the time, then a random number. Later runs have larger names."""
-    return f"{time.time_ns():020d}-{secrets.token_hex(8)}"
+DIGITS_OF_TIME = 20
+"""The digits of the time with which the name of a run begins, in nanoseconds since 1970."""
+
+
+def new_run(after: str = "") -> str:
+    """A new run's name: the time, then a random number. It is larger than that of the run before, `after`, whatever the clock says.
+
+    Sites answer requests of the run with the largest name alone.
+    """
+    least = int(after[:DIGITS_OF_TIME] or 0) + 1
+    return f"{max(time.time_ns(), least):0{DIGITS_OF_TIME}d}-{secrets.token_hex(8)}"
 
 
 def placeholders(federation: Federation, roster: Roster) -> Population:
