@@ -15,6 +15,7 @@ from unalike.client_devices.simulated_clock import (
     RoundWork,
     SimulatedDevices,
 )
+from unalike.client_devices.traits import PresenceFile
 
 SECONDS_IN_DAY = 86_400
 
@@ -196,11 +197,32 @@ def test_resumed_run_has_the_same_times(clients, tmp_path):
         ("lognormal(sigma=-1)", "greater than or equal to 0"),
         ("pace(mbit_up=0)", "greater than 0"),
         ("presence_file(path='nowhere.csv')", "cannot read"),
+        ("lognormal(sigma=1e4)", "which would never be done"),
     ],
 )
 def test_bad_devices_are_refused(clients, spec, message):
     with pytest.raises(ua.UnalikeError, match=message):
         run(clients, devices=spec)
+
+
+def test_presence_file_of_a_spreadsheet_is_read_and_one_without_rows_refused(clients, tmp_path):
+    file = tmp_path / "presence.csv"
+    file.write_text("client,from,until\n0,70,90\n", encoding="utf-8-sig")
+    presence = PresenceFile(path=str(file)).presence(len(clients), np.random.default_rng(0))
+    assert presence(np.array([0, 0, 1]), np.array([69.0, 70.0, 0.0])).tolist() == [
+        False,
+        True,
+        True,
+    ]
+    file.write_text("client,from,until\n")
+    with pytest.raises(ua.UnalikeError, match="has no row"):
+        run(clients, devices=f"presence_file(path={str(file)!r})")
+
+
+def test_run_says_where_no_update_ever_arrives(clients):
+    notes = run(clients, devices="drop_out(rate=1)").notes
+    assert any("no update has arrived in any round" in note for note in notes)
+    assert not any("nothing was learned" in note for note in notes)
 
 
 @pytest.mark.parametrize("row", ["0,10,5", "7,0,10", "0,zero,10", "0,nan,10"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from late_updates import (
@@ -16,11 +18,16 @@ from late_updates import (
 from secure_federation import TERMS
 from small_federation import SmallFederation, make_clients, states
 
+import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike._utils.journal import entries
+from unalike.client_devices.simulated_clock import COUNTED_LATER, TRAINED
 from unalike.core import tree
+from unalike.dashboard.state import Followed
 from unalike.federation.coordinator import sites_under_way
 from unalike.federation.coordinator.terms_check import check_terms_run
+from unalike.reporting import panels
+from unalike.reporting.charts.palette import looks
 
 
 def test_rounds_that_await_all_that_they_ask_have_the_bits_of_synchronous_rounds(tmp_path):
@@ -52,6 +59,24 @@ def test_late_update_counts_by_its_age_while_others_go_on(tmp_path):
     for number in range(late):
         assert ages[number] == {0: 0, 2: 0}
     assert run.history.rounds["age_max"][late + 1] == ages[late][1]
+
+    # the timeline has a bar for each update, and that of the slow site ends in a later round than it began in
+    turns = run.history.timeline
+    assert turns["client"].value_counts().to_dict() == Counter(
+        k for of in ages.values() for k in of
+    )
+    slow = turns[turns["client"] == 1].iloc[0]
+    assert (slow["round"], slow["age"], slow["fate"]) == (late + 1, ages[late][1], COUNTED_LATER)
+    first = turns[(turns["client"] == 0) & (turns["round"] == 1)].iloc[0]
+    assert first["fate"] == TRAINED and first["begun"] < first["ended"] < slow["ended"]
+    assert 0 < slow["begun"] < first["ended"]
+    content = ua.open_comparison(fed.out).content()
+    [view] = panels.timeline(content, looks(content.labels)).views
+    assert (
+        f"trained and {len(turns[turns['age'] > 0])} trained, counted in a later round" in view.alt
+    )
+    shown = Followed(fed.out).state()["timeline"]
+    assert len(shown["bars"]) == len(turns) and not shown["simulated"]
 
     # the model of each round by hand: w + sum_k (u_k / 2) / sqrt(1 + a_k), of the updates that were sent
     [state] = fed.simulated(rounds=0)._runner.state.states.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,16 +15,19 @@ from unalike.comparison.open_comparison import open_comparison
 from unalike.core.privacy import ReleaseSampling, epsilon_of
 from unalike.dashboard.state import Followed
 from unalike.federation.coordinator.federation_folder import roll_back
+from unalike.federation.protocol import roster
 from unalike.metrics.columns import TIMES
 from unalike.runtime.records.run_directory import RunDirectory
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (16, 6))
 
 
-def test_rollback_goes_on_from_a_kept_round_to_the_same_model(tmp_path):
+def test_rollback_goes_on_from_a_kept_round_to_the_same_model(tmp_path, monkeypatch):
     fed = SmallFederation(tmp_path, make_clients(SAMPLE_SIZES), rounds=6, keep_every=2)
     before = fed.run()
     table = before.history.rounds.drop(columns=[*TIMES])
+    # the coordinator's clock has gone back meanwhile
+    monkeypatch.setattr(roster, "time", SimpleNamespace(time_ns=lambda: 0))
     roll_back(fed.out, 2)
     assert [f.stem for f in sorted((fed.out / "kept").iterdir())] == ["round-000002"]
     assert RunDirectory(fed.out).round == Followed(fed.out).state()["done"] == 2
@@ -35,6 +39,7 @@ def test_rollback_goes_on_from_a_kept_round_to_the_same_model(tmp_path):
         "refused", "absent"
     )
     assert after.history.rounds.drop(columns=[*TIMES]).equals(table)
+    assert after.history.timeline["round"].tolist() == sorted(3 * [1, 2, 3, 4, 5, 6])
     for group, tensors in states(before).items():
         for name, t in tensors.items():
             assert torch.equal(states(after)[group][name], t), name

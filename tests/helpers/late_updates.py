@@ -24,23 +24,27 @@ class SlowSite(InMemoryTransport):
 class RecordedArrivals(NoDevices):
     """Devices of a simulation whose updates arrive as they did in a federation.
 
-    `ages` are those of each round, by client, `refused` the clients whose update did not count.
+    `ages` are those of each round, by client, `refused` the clients whose update did not count. Clients take part `since` a round.
     """
 
     under_way = ()
+    next_round = 0
 
-    def __init__(self, ages, refused):
+    def __init__(self, ages, refused, since):
         self.ages = ages
         self.refused = refused
+        self.since = since
 
     def late_updates_count(self, awaited):
         return True
 
     def present(self, eligible):
         busy = {event.client for event in self.under_way}
-        return [client for client in eligible if client not in busy]
+        away = {client for client, first in self.since.items() if self.next_round < first}
+        return [client for client in eligible if client not in busy | away]
 
     def train(self, round, asked, work_of, awaited=float("inf")):
+        self.next_round = round + 1
         for clients in asked.values():
             new = [UnderWay(0.0, client, round, "", 0.0) for client in clients]
             self.under_way = (*self.under_way, *new)
@@ -83,11 +87,18 @@ def refused_in_rounds(fed):
     return {e["round"] - 1: [client_of(fed, e["client"])] for e in fed.events("refused")}
 
 
+def joined_since(fed):
+    """Client -> the round, counted from 0, since which a site that came late takes part."""
+    return {client_of(fed, e["client"]): e["round"] - 1 for e in fed.events("joined")}
+
+
 def replayed(fed):
     """The server states of a simulation with the arrivals of a federation."""
     run_config = fed.simulated(rounds=fed.federation.rounds).run_config
     backend = LocalBackend(run_config)
-    backend.devices = RecordedArrivals(ages_of_rounds(fed), refused_in_rounds(fed))
+    backend.devices = RecordedArrivals(
+        ages_of_rounds(fed), refused_in_rounds(fed), joined_since(fed)
+    )
     return states(execute(run_config, backend=backend))
 
 

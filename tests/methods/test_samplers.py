@@ -10,7 +10,12 @@ import unalike as ua
 from unalike.methods.method import Method
 from unalike.methods.parts.cluster_sampler import CohortByCluster
 from unalike.methods.parts.learned_sampler import Favor, descended, moved, principal_directions
-from unalike.methods.parts.samplers import CohortBySize, UniformCohort
+from unalike.methods.parts.samplers import (
+    CohortBySize,
+    NamedClients,
+    PoissonCohort,
+    UniformCohort,
+)
 from unalike.methods.parts.utility_samplers import Oort, PowerOfChoice, PyramidFL
 from unalike.methods.sampler import Candidates, CohortOutcome
 
@@ -47,6 +52,20 @@ def test_equal_weights_over_the_usual_draw_are_unbiased():
     assert np.mean(of_cohorts) == values.mean()
     found = chances(UniformCohort(), {})
     assert found @ values / 2 == pytest.approx(values.mean(), abs=0.15)
+
+
+def test_clients_drawn_by_themselves_are_unbiased_over_cohorts_that_are_not_empty():
+    values = np.array([1.0, -2.0, 5.0, 8.0])
+    cohorts = [[*PoissonCohort().choose(candidates(r), {}).clients] for r in range(DRAWS)]
+    means = [values[cohort].mean() for cohort in cohorts if cohort]
+    # one of sixteen is empty
+    assert len(means) / DRAWS == pytest.approx(15 / 16, abs=0.02)
+    assert np.mean(means) == pytest.approx(values.mean(), abs=0.15)
+
+
+def test_named_clients_are_the_whole_cohort_a_bias_that_stays():
+    named = NamedClients(clients=("client-3", "client-1"))
+    assert chances(named, {}).tolist() == [0, 1, 0, 1]
 
 
 def test_cohort_by_size_with_equal_weights_is_unbiased_for_the_mean_by_size():

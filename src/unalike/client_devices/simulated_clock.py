@@ -23,6 +23,7 @@ UNDER_WAY = "under_way"
 LEFT = "left before its update arrived"
 LOST = "lost the connection"
 LATE = "late"
+REFUSED = "refused"
 TRAINED = "trained"
 COUNTED_LATER = "trained, counted in a later round"
 FOLLOWED_CLIENTS = 1_000
@@ -78,9 +79,9 @@ class UnderWay(NamedTuple):
 class Turn(NamedTuple):
     """A row of the timeline of a run: a client that was asked, until a round heard of it. The fields are the columns.
 
-    `begun` and `ended` are simulated seconds since the run began, of the request and of the moment at which the server had the
-    update or gave it up. `age`: rounds of the server between the two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update
-    does not count.
+    `begun` and `ended` are seconds since the run began, of simulated time or with the sites of a federation of the coordinator's:
+    of the request, and of the moment at which the server had the update or gave it up. `age`: rounds of the server between the
+    two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update does not count.
     """
 
     client: int
@@ -231,7 +232,17 @@ class SimulatedDevices:
 
     @cached_property
     def _rates(self) -> Rates:
-        return self._model.rates(self._clients, self._seed)
+        # what is too slow to be written down is said below
+        with np.errstate(over="ignore", divide="ignore"):
+            rates = self._model.rates(self._clients, self._seed)
+        for speed, values in vars(rates).items():
+            standing = np.flatnonzero(~(values > 0))
+            if len(standing):
+                raise UnalikeError(
+                    f"the {speed} of {len(standing)} of {self._clients} devices is {values[standing[0]]:g}, client "
+                    f"{standing[0]} among them, which would never be done; expected speeds above 0: check devices="
+                )
+        return rates
 
     @cached_property
     def _presence(self) -> Presence | None:
@@ -271,8 +282,8 @@ class SimulatedDevices:
                 return moment, there
             wait += LOOK_AGAIN_SECONDS
         raise UnalikeError(
-            f"all devices are away at {self.time:,.0f} s of simulated time and for {LONGEST_WAIT_DAYS:g} days after it; "
-            "expected one that is there: check devices="
+            f"all devices are away at {self.time:,.0f} s of simulated time and for {LONGEST_WAIT_DAYS:g} days after it, at which "
+            f"the server looks every {LOOK_AGAIN_SECONDS:g} s; expected one that is there: check devices="
         )
 
     def train(

@@ -241,10 +241,16 @@ class PresenceFile(DeviceTrait):
         """Client -> the times (from, until) when it is there."""
         times: dict[int, list[tuple[float, float]]] = {}
         try:
-            with Path(self.path).open(encoding="utf-8", newline="") as file:
+            # spreadsheets write a mark of the byte order
+            with Path(self.path).open(encoding="utf-8-sig", newline="") as file:
                 rows = list(csv.DictReader(file))
         except (OSError, UnicodeDecodeError) as error:
             raise UnalikeError(f"presence_file: cannot read {self.path!r}: {error}") from None
+        if not rows:
+            raise UnalikeError(
+                f"presence_file: {self.path!r} has no row; expected the columns {', '.join(TRACE_COLUMNS)} and a row for each time "
+                "that a client is there"
+            )
         for number, row in enumerate(rows, start=2):
             try:
                 client = int(row[TRACE_COLUMNS[0]])

@@ -521,6 +521,12 @@ class FederationOptions:
         float | int,
         Help("Valid updates that complete a round, of the sites asked: a share or a number."),
     ] = 1.0
+    first: Annotated[
+        AtLeastOne | None,
+        Help(
+            "Updates with which a round ends; those of the other sites count in the round in which they come. All unless given."
+        ),
+    ] = None
     deadline: Annotated[
         Positive, Help("Seconds after which a round ends if the quorum is reached.")
     ] = 600.0

@@ -57,8 +57,8 @@ function chart(curves, wide) {
   return figure;
 }
 
-// A row for each client, with a bar from each request to its update, or to the moment when the server gave it up, in simulated seconds.
-function timeline({ clients, bars, fates }, narrow) {
+// A row for each client, with a bar from each request to its update, or to the moment when the server gave it up, in seconds.
+function timeline({ clients, bars, fates, simulated }, narrow) {
   const [width, left, bottom, step] = [narrow ? 340 : 900, narrow ? 80 : 120, 24, 18], height = step * clients.length + bottom + 8;
   const known = bars.filter((bar) => bar.begun !== null);
   const start = Math.min(...known.map((bar) => bar.begun)), end = Math.max(...known.map((bar) => bar.ended));
@@ -78,7 +78,7 @@ function timeline({ clients, bars, fates }, narrow) {
     svg.append(bar);
   }
   svg.append(drawn("text", { x: left, y: height - 6 }, `${start.toPrecision(3)} s`));
-  svg.append(drawn("text", { x: width - 10, y: height - 6, "text-anchor": "end" }, `${end.toPrecision(3)} s simulated`));
+  svg.append(drawn("text", { x: width - 10, y: height - 6, "text-anchor": "end" }, `${end.toPrecision(3)} s${simulated ? " simulated" : ""}`));
   for (const { name, color: fill, count } of fates) {
     const swatch = drawn("svg", { class: "swatch", viewBox: "0 0 30 10", "aria-hidden": "true" });
     swatch.append(drawn("rect", { x: 1, y: 1, width: 28, height: 8, fill }));
@@ -95,7 +95,7 @@ function devices(found) {
   at("devices").hidden = !found;
   if (!found) return;
   const whose = found.clients.length < found.asked ? `the first ${found.clients.length} of ${found.asked} clients` : "the clients";
-  at("followed").textContent = `In simulated time, from the request of the server to the update, or to the moment when the server gave it up: the newest bars of ${whose} that were asked.`;
+  at("followed").textContent = `${found.simulated ? "In simulated time, from" : "From"} the request of the server to the update, or to the moment when the server gave it up: the newest bars of ${whose} that were asked.`;
   at("timeline").replaceChildren(timeline(found, at("timeline").clientWidth < 700));
 }
 

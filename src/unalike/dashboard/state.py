@@ -21,7 +21,14 @@ from unalike.comparison.standings import (
     stored_table,
 )
 from unalike.federation.coordinator.operator_commands import NoAnswer, Starting, command
-from unalike.metrics.columns import COLUMNS_FILE, NO_COLUMNS, TEST, Column, Columns
+from unalike.metrics.columns import (
+    COLUMNS_FILE,
+    NO_COLUMNS,
+    SIMULATED_SECONDS,
+    TEST,
+    Column,
+    Columns,
+)
 from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.charts.report_charts import FATE_LOOKS
@@ -118,7 +125,11 @@ class Followed:
             "running": running,
             "metric": "" if score is None else score.label,
             "curves": _curves(rounds, columns),
-            "timeline": _timeline(table_rows(run / TIMELINE_FILE), names),
+            "timeline": _timeline(
+                turns=table_rows(run / TIMELINE_FILE),
+                names=names,
+                is_simulated=SIMULATED_SECONDS in last,
+            ),
             "sites": _sites(terms, names, live, clients, events),
             "table": _by_round(clients, names, _of_clients(clients, columns, score)),
             "refused": [_event_row(event, names) for event in absences[-MAX_EVENTS:]],
@@ -214,8 +225,10 @@ def _curves(rows: list[dict[str, Any]], columns: Columns) -> list[dict[str, Any]
     return curves
 
 
-def _timeline(turns: list[dict[str, Any]], names: list[str]) -> dict[str, Any] | None:
-    """The newest bars of the timeline of simulated devices, a row for each client, and the fates in it; None without a bar."""
+def _timeline(
+    turns: list[dict[str, Any]], names: list[str], is_simulated: bool
+) -> dict[str, Any] | None:
+    """The newest bars of the timeline of devices or sites, a row for each client, and the fates in it; None without a bar."""
     if not turns:
         return None
     clients = sorted({turn["client"] for turn in turns})
@@ -240,6 +253,7 @@ def _timeline(turns: list[dict[str, Any]], names: list[str]) -> dict[str, Any] |
     return {
         "clients": [_name(client, names) for client in shown],
         "asked": len(clients),
+        "simulated": is_simulated,
         "bars": bars,
         "fates": fates,
     }

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from unalike.metrics.columns import TEST, Column, Columns
+from unalike.metrics.columns import SIMULATED_SECONDS, TEST, Column, Columns
 from unalike.metrics.named_metrics import KNOWN, Metric
 
 EXPLOSION_FACTOR = 100
@@ -63,6 +63,12 @@ def why_unscored(protocol: str) -> str:
     return f"protocol {protocol} scores none of its models, or has no test samples; protocol clients scores those of groups, too"
 
 
+NO_ARRIVALS = (
+    "no update has arrived in any round: status in the table of clients says why; check devices="
+)
+"""The sentence on a run whose simulated devices were all late, lost or away."""
+
+
 def has_exploded(first: float, last: float) -> bool:
     """Whether a loss has exploded, `first` before training and `last` after it."""
     return not last <= EXPLOSION_FACTOR * first
@@ -83,6 +89,8 @@ def of_run(rows: Sequence[Mapping[str, Any]], columns: Columns, classes: int | N
         if has_trained and not scored:
             return [f"no score: {why_unscored(columns.unprefixed_protocol)}"]
         return []
+    if SIMULATED_SECONDS in scored[-1] and not any(row["participants"] for row in rows):
+        return [NO_ARRIVALS]
     is_private = "epsilon" in scored[-1]
     sentences = [
         _nothing_learned(scored[-1], columns, classes, is_private),

@@ -263,10 +263,12 @@ def cost(content: ReportContent, looks: Looks) -> Panel | None:
 
 
 def timeline(content: ReportContent, looks: Looks) -> Panel | None:
-    """The timeline of simulated devices, method by method, under the first seed: one bar for each request to a client."""
+    """The timeline of devices or sites, method by method, under the first seed: one bar for each request to a client."""
     table = content.timeline
     if table is None:
         return None
+    is_simulated = SIMULATED_SECONDS in content.rounds
+    clock = "seconds of the simulated devices" if is_simulated else "seconds"
     of_seed = table[table["seed"] == content.seed]
     most = report_charts.MAX_TURNS
     views = []
@@ -277,7 +279,7 @@ def timeline(content: ReportContent, looks: Looks) -> Panel | None:
             continue
         is_cut |= len(turns) > most
         earliest = turns["ended"].rank(method="first") <= most
-        figure = report_charts.timeline(turns[earliest])
+        figure = report_charts.timeline(turns[earliest], clock)
         fates = wording.listing(
             f"{count} {fate}" for fate, count in turns["fate"].value_counts().items()
         )

@@ -1,5 +1,6 @@
 """The coordinator: admits the sites, runs the plan with them, and keeps the run; one run of the queue after the other."""
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from unalike.engine.threads import threads_for
 from unalike.federation.coordinator.deciding_score import with_deciding_metrics
 from unalike.federation.coordinator.exchange import Exchange, SameRequest
 from unalike.federation.coordinator.federation_folder import FederationFolder
-from unalike.federation.coordinator.mailbox import Mailbox, Place, Request
-from unalike.federation.coordinator.network_backend import DiscardedRound, NetworkBackend
+from unalike.federation.coordinator.late_sites import why_sites_are_fixed
+from unalike.federation.coordinator.mailbox import ADMISSION, Mailbox, Place, Request
+from unalike.federation.coordinator.network_backend import DiscardedRound, NetworkBackend, NewSites
 from unalike.federation.coordinator.operator_commands import listening
 from unalike.federation.coordinator.run_control import Control, OperatorCommands, Stopped
-from unalike.federation.coordinator.run_pages import UNTESTED, write_pages
+from unalike.federation.coordinator.run_pages import JOINED, UNTESTED, write_pages
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.protocol.messages import PROTOCOL, AdmitRequest, versions
 from unalike.federation.protocol.roster import (
@@ -53,7 +55,8 @@ ANNOUNCED_EVENTS = {
     "paused": "paused: {why}; goes on when the sites are back, or by `unalike federation resume FOLDER`",
     "resumed": "goes on",
     "other version": "{client} has {name} {found} and this machine {ours}: numbers may differ in the last digits",
-    "not in this run": "{client} has connected; it takes no part in this run, which began without it",
+    "joined": JOINED,
+    "not in this run": "{client} has connected; it takes no part in this run: {why}",
     "idle summands": "training fails at {idle} of {sites} sites, or gives what a sum cannot hold; their sum shows nothing",
     "large share": "{client} has {percent} % of all {part} samples, and as much of the weight",
     "untested": UNTESTED,
@@ -80,7 +83,8 @@ class Coordinator:
     `test` are samples of the coordinator's own for the protocol "server", `proxy` those that a method learns from. `start` is a
     file of initial weights. `control` pauses, resumes and stops the run from another thread. `tell` takes one line for each
     problem, `audit` what the audit log holds: refusals, pauses, versions, admissions. `last_words` is the notice at the end.
-    `unmasked` has the sums of secure aggregation of all runs of the federation, by default in `out`.
+    `unmasked` has the sums of secure aggregation of all runs of the federation, by default in `out`. `after` is the name of the
+    newest run that the federation had before.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class Coordinator:
         audit: Callable[..., None] = lambda event, **details: None,
         last_words: Callable[[], str] = lambda: "finished",
         unmasked: SumLedger | None = None,
-        earlier_runs: Collection[str] = (),
+        after: str = "",
     ):
         if public_text(key) != federation.coordinator:
             raise UnalikeError(
@@ -115,7 +119,7 @@ class Coordinator:
         self.tell = tell
         self.audit = audit
         self.last_words = last_words
-        self.earlier_runs = earlier_runs
+        self.after = after
         self.unmasked = unmasked or SumLedger(self.directory.path / SUMS)
 
     def run(
@@ -124,7 +128,7 @@ class Coordinator:
         """Run to the end. Raises `Stopped` when the operator stops it; run again, it continues from there."""
         sweep(self.directory.path)
         roster = self._roster()
-        run_config = self._run_config(roster)
+        mailbox = self._mailbox(roster.run, members=roster.sites)
         left_out: dict[Place, set[str]] = {}
 
         def keep_and_report(row: Row, what: str = "") -> None:
@@ -133,14 +137,17 @@ class Coordinator:
             progress(row, what)
 
         # A round that has to be discarded ends the attempt. The next one goes on before it, without the site that stood out.
+        # So do sites that join: the next attempt goes on where this one was, with them.
         while True:
-            mailbox = self._mailbox(roster.run, members=roster.sites)
+            run_config = self._run_config(roster)
             backend = NetworkBackend(
                 run_config=run_config.here(),
                 mailbox=mailbox,
                 arrived=self.directory.path / "arrived",
                 left_out=left_out,
                 unmasked=self.unmasked,
+                samples=sum(counts.train for counts in roster.at_start.sites.values()),
+                began=self._began,
             )
             try:
                 with threads_for(run_config.model):
@@ -155,6 +162,10 @@ class Coordinator:
             except DiscardedRound as discarded:
                 left_out.setdefault(discarded.place, set()).add(discarded.site)
                 self.directory.drop_later(*discarded.place)
+                mailbox.forget_requests()
+            except NewSites:
+                roster = self._joined(roster, mailbox)
+                mailbox.members = roster.sites
             except Stopped:
                 mailbox.notify(self.transport.sites(), "stopped")
                 self.directory.event("interrupted", why="the operator stopped the coordinator")
@@ -166,8 +177,22 @@ class Coordinator:
                 mailbox.notify(self.transport.sites(), what, seconds)
                 return run
 
+    @property
+    def _began(self) -> float:
+        """The time at which the run began, in seconds since 1970: that of its first event, which is of the admission."""
+        return next((float(event["time"]) for event in self.directory.events), time.time())
+
     def _run_config(self, roster: Roster) -> RunConfig:
         """The run as configured by the federation file, with placeholders for the samples of the admitted sites."""
+        run_config = self._configured(roster)
+        # A cached property, which is written into the folder of the run: sites that join later make no other run of it.
+        if roster.joined:
+            run_config.description.update(self._configured(roster.at_start).description)
+        run_config.description["federation"] = self.federation.name
+        return run_config
+
+    def _configured(self, roster: Roster) -> RunConfig:
+        """The run with the sites of this roster."""
         # Sites that were enrolled after the run began are in later runs.
         enrolled = self.federation.sites
         begun_with = len(self.directory.names or enrolled)
@@ -180,12 +205,10 @@ class Coordinator:
             start=self.start,
             coordinated=True,
         )
-        run_config = with_deciding_metrics(run_config, federation)
-        # a cached property: this is written into the folder of the run
-        run_config.description["federation"] = self.federation.name
-        return run_config
+        return with_deciding_metrics(run_config, federation)
 
     def _mailbox(self, run: str, members: Collection[str] | None = None) -> Mailbox:
+        why_fixed = why_sites_are_fixed(self.federation)
         return Mailbox(
             federation=self.federation,
             key=self.key,
@@ -194,6 +217,8 @@ class Coordinator:
             control=self.control,
             event=self._event,
             members=members,
+            admission=None if why_fixed else self._admission,
+            why_fixed=why_fixed,
         )
 
     def _event(self, kind: str, **details: Any) -> None:
@@ -211,28 +236,35 @@ class Coordinator:
 
     # admission --------------------------------------------------------------------------------------------------------
 
+    @property
+    def _roster_file(self) -> Path:
+        return self.directory.path / "roster.json"
+
+    @property
+    def _admission(self) -> Request:
+        """The request to a site to join the run."""
+        admit_request = AdmitRequest(terms=self.federation.terms, versions=versions())
+        return Request("admit", admit_request.facts, {})
+
     def _roster(self) -> Roster:
         """The roster of the run in the folder, or of a new one; its name is written down before any site hears of it."""
-        file = self.directory.path / "roster.json"
-        roster = Roster.load(file)
+        roster = Roster.load(self._roster_file)
         if not roster.run:
-            roster = Roster(new_run(self.earlier_runs), {})
-            roster.save(file)
+            roster = Roster(new_run(self.after), {})
+            roster.save(self._roster_file)
         if not roster.sites:
             roster = self._admitted(roster.run)
-            roster.save(file)
+            roster.save(self._roster_file)
         return roster
 
     def _admitted(self, run: str) -> Roster:
         """Ask all enrolled sites; those that answer before the deadline are admitted."""
         federation = self.federation
-        admit_request = AdmitRequest(terms=federation.terms, versions=versions())
-        request = Request("admit", admit_request.facts, {})
         names = {site.name for site in federation.sites if not site.revoked}
         exchange = Exchange(
             mailbox=self._mailbox(run),
-            place=(0, 0),
-            requests=SameRequest(request, self._read_admission),
+            place=ADMISSION,
+            requests=SameRequest(self._admission, self._read_admission),
             sites=sorted(names),
             counted=names,
         ).run()
@@ -243,7 +275,7 @@ class Coordinator:
             self._check_validated(counts)
         except UnalikeError:
             # A run of the same name would get the same answers again, also from a site that has changed its data.
-            (self.directory.path / "roster.json").unlink()
+            self._roster_file.unlink()
             raise
 
         self._report_untested(counts)
@@ -254,6 +286,30 @@ class Coordinator:
             site.name: counts[site.name] for site in federation.sites if site.name in counts
         }
         return Roster(run, admitted)
+
+    def _joined(self, roster: Roster, mailbox: Mailbox) -> Roster:
+        """The roster with the newcomers, each of which is checked as at the admission. Who does not pass takes no part."""
+        # Their answers have come: the exchange waits for nobody, and leaves the requests of sites under way open.
+        exchange = Exchange(
+            mailbox=mailbox,
+            place=ADMISSION,
+            requests=SameRequest(self._admission, self._read_admission),
+            sites=mailbox.newcomers,
+            counted=set(),
+            under_way=mailbox.under_way,
+        ).run()
+        for site, counts in sorted(exchange.values.items()):
+            try:
+                self._check_share(site, roster.sites | {site: counts})
+            except UnalikeError as error:
+                mailbox.turn_away(site, str(error))
+                continue
+            roster = roster.with_late({site: counts}, mailbox.number)
+            self._event("joined", round=mailbox.number, client=site, **asdict(counts))
+            self._report_untested({site: counts})
+        # Only what is on disk counts: after a kill before this line the sites are asked anew.
+        roster.save(self._roster_file)
+        return roster
 
     def _read_admission(self, site: str, facts: Facts, tensors: Tree) -> SampleCounts:
         """A site's numbers of samples, once its answer is known to be possible."""
@@ -321,31 +377,36 @@ class Coordinator:
 
     def _check_shares(self, sites: Mapping[str, SampleCounts]) -> None:
         """Tell which sites have most of the weight. Raises `UnalikeError` for one with more than the largest share."""
+        for name in sites:
+            self._check_share(name, sites)
+
+    def _check_share(self, name: str, sites: Mapping[str, SampleCounts]) -> None:
+        """Tell if one of these sites has most of the weight. Raises `UnalikeError` if it has more than the largest share."""
         if len(sites) <= 1:
             return
+        counts = sites[name]
         for split, part in SPLIT_WORDS.items():
-            total = sum(getattr(counts, split) for counts in sites.values())
-            for name, counts in sites.items():
-                claimed = getattr(counts, split)
-                share = claimed / max(1, total)
-                if split == "train" and share > self.federation.max_weight:
-                    raise UnalikeError(
-                        f"{name} has {claimed} of {total} training samples, {share:.0%} of the weight; expected at most "
-                        f"{self.federation.max_weight:.0%} (max_weight in federation.toml): give it fewer samples, revoke it, or "
-                        "raise the share"
-                    )
-                # Others may evaluate on none. As many as a site trains on are bounded by these.
-                is_bounded = split != "train" and claimed <= counts.train
-                if share > WARNED_SHARE and not is_bounded:
-                    self._check_claim(name, claimed, total, part, len(sites))
-                    self._event(
-                        "large share",
-                        round=0,
-                        client=name,
-                        samples=claimed,
-                        part=part,
-                        percent=round(100 * share),
-                    )
+            total = sum(getattr(each, split) for each in sites.values())
+            claimed = getattr(counts, split)
+            share = claimed / max(1, total)
+            if split == "train" and share > self.federation.max_weight:
+                raise UnalikeError(
+                    f"{name} has {claimed} of {total} training samples, {share:.0%} of the weight; expected at most "
+                    f"{self.federation.max_weight:.0%} (max_weight in federation.toml): give it fewer samples, revoke it, or "
+                    "raise the share"
+                )
+            # Others may evaluate on none. As many as a site trains on are bounded by these.
+            is_bounded = split != "train" and claimed <= counts.train
+            if share > WARNED_SHARE and not is_bounded:
+                self._check_claim(name, claimed, total, part, len(sites))
+                self._event(
+                    "large share",
+                    round=0,
+                    client=name,
+                    samples=claimed,
+                    part=part,
+                    percent=round(100 * share),
+                )
 
     def _check_claim(self, name: str, claimed: int, total: int, part: str, sites: int) -> None:
         """Raise `UnalikeError` for a site with most of the weight by its word alone. Of two sites one always has half or more."""
@@ -422,6 +483,7 @@ def run_rounds(
                     seed=queued.federation.seed,
                     folder=str(queued.path),
                 )
+                paths = [other.path for other in folder.queue]
                 coordinator = Coordinator(
                     federation=queued.federation,
                     key=folder.key,
@@ -435,7 +497,7 @@ def run_rounds(
                     audit=audit,
                     last_words=last_words,
                     unmasked=unmasked,
-                    earlier_runs=folder.run_names,
+                    after=max(Roster.load(path / "roster.json").run for path in paths),
                 )
                 run = coordinator.run(progress=log_round)
                 audit("finished", round=operator.round)

@@ -81,7 +81,8 @@ class Exchange(Generic[T]):
     Sites `under_way` have an open request of an earlier exchange, with this place. Those among `sites` are not asked anew, and
     their answers count like those of the others; the answers of others wait for a later exchange.
 
-    `values` are usable answers by site, `seconds` the times until they came, `faults` say what went wrong.
+    `values` are usable answers by site, `seconds` the times until they came, `faults` say what went wrong, `absent` are those of
+    them that did not answer.
     """
 
     mailbox: Mailbox
@@ -95,6 +96,7 @@ class Exchange(Generic[T]):
     values: dict[str, T] = field(default_factory=dict, init=False)
     seconds: dict[str, float] = field(default_factory=dict, init=False)
     faults: dict[str, str] = field(default_factory=dict, init=False)
+    absent: set[str] = field(default_factory=set, init=False)
     _refused: set[str] = field(default_factory=set, init=False)
     _unable: set[str] = field(default_factory=set, init=False)
     """Sites that were unable and have not been asked again."""
@@ -276,6 +278,7 @@ class Exchange(Generic[T]):
                 is_news = False
                 why = "no answer, not waited for"
                 silent_sites.note_skip(site)
+            self.absent.add(site)
             self.faults[site] = f"absent: {why}"
             if is_news:
                 self.mailbox.report("absent", site, why)

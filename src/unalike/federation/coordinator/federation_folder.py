@@ -105,6 +105,7 @@ def roll_back(run: Path, to: int) -> None:
     history = History.load(run)
     history.rows = [row for row in history.rows if row["round"] <= to]
     history.client_rows = [row for row in history.client_rows if row["round"] <= to]
+    history.timeline_rows = [row for row in history.timeline_rows if row["round"] <= to]
     history.save(run)
 
     for file in (*run.glob("model*.safetensors"), run / comparison_json.COMPARISON_FILE):
@@ -112,7 +113,7 @@ def roll_back(run: Path, to: int) -> None:
     directory.event("rolled back", to=to, run=roster.run or None)
 
     # The new name comes last: with it sites answer requests of these rounds again.
-    replace(roster, run=new_run([roster.run])).save(run / "roster.json")
+    replace(roster, run=new_run(after=roster.run)).save(run / "roster.json")
 
 
 def _discarded_rounds(directory: RunDirectory, to: int) -> int:
@@ -332,12 +333,6 @@ class FederationFolder:
     def federation(self) -> Federation:
         """The federation file. Raises `UnalikeError`."""
         return Federation.load(self._file("federation.toml"))
-
-    @property
-    def run_names(self) -> list[str]:
-        """The names of the runs that sites have heard of."""
-        rosters = [Roster.load(queued.path / "roster.json") for queued in self.queue]
-        return [roster.run for roster in rosters if roster.run]
 
     @property
     def queue(self) -> list[QueuedRun]:

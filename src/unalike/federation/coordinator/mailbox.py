@@ -19,7 +19,9 @@ from unalike.federation.protocol.transport import Transport
 from unalike.federation.security.keys import PrivateKey, public_key
 
 Place = tuple[int, int]
-"""The step of the plan, counted from 1, and the round in it; (0, 0) is the admission."""
+"""The step of the plan, counted from 1, and the round in it."""
+ADMISSION: Place = (0, 0)
+"""The place of requests for admission, before all steps."""
 
 REMEMBERED_REQUESTS = 8
 """Requests to each site whose answers are still known as late."""
@@ -52,7 +54,9 @@ class PendingRequest:
 class Mailbox:
     """Signs requests, and sorts what arrives: answers to open requests, byte-identical repetitions, and everything else.
 
-    `event` writes down what happens. `members` are the sites that take part in the run; None before it is known.
+    `event` writes down what happens. `members` are the sites that take part in the run; None before it is known. Other sites
+    that connect get the request `admission`, whose answers wait until the coordinator asks for the `newcomers`; where there is
+    none, they are told that they take no part, and an event says `why_fixed`.
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class Mailbox:
         control: Control,
         event: Callable[..., None],
         members: Collection[str] | None = None,
+        admission: Request | None = None,
+        why_fixed: str = "",
     ):
         self.federation = federation
         self.key = key
@@ -72,12 +78,18 @@ class Mailbox:
         self.control = control
         self.event = event
         self.members = members
+        self.admission = admission
+        self.why_fixed = why_fixed
         self.limits = Limits(bytes=federation.message_bytes)
-        self.place: Place = (0, 0)
+        self.place: Place = ADMISSION
         self.reply_seconds: dict[str, float] = {}
         """Site -> the seconds from its last request until its answer."""
+        self.answered_at: dict[str, float] = {}
+        """Site -> the time at which its last answer came, by the monotonic clock."""
         self._under_way: Mapping[str, Place] = {}
-        """Site -> the place of its request, if that is an earlier one than `place`."""
+        """Member -> the place of its request, if that is an earlier one than `place`."""
+        self._asked_to_join: set[str] = set()
+        """Sites that got the request for admission after the run had begun."""
         self._early: dict[str, Envelope] = {}
         """Site -> its answer, which came when it was not awaited."""
         self.departed: set[str] = set()
@@ -101,16 +113,34 @@ class Mailbox:
         """Open `place` for requests, and close all earlier ones but those to sites `under_way`, which have these places."""
         self.place = place
         self._under_way = under_way
-        self._early = {site: self._early[site] for site in self._early if site in under_way}
+        waited_for = self.under_way
+        self._early = {site: self._early[site] for site in self._early if site in waited_for}
         self._reports.clear()
         for site, requests in self._pending.items():
             for pending in requests.values():
-                pending.is_open = pending.is_open and site in under_way
+                pending.is_open = pending.is_open and site in waited_for
+
+    @property
+    def under_way(self) -> Mapping[str, Place]:
+        """Site -> the place of its open request, if that is an earlier one than `place`: of a round, or the admission."""
+        outsiders = self._asked_to_join.difference(self.members or ())
+        return dict.fromkeys(outsiders, ADMISSION) | dict(self._under_way)
+
+    @property
+    def newcomers(self) -> list[str]:
+        """The sites that are no members and have answered the request for admission."""
+        return [site for site in self._early if site not in (self.members or ())]
+
+    def forget_requests(self) -> None:
+        """Requests to members may be made again, to the byte, and are answered by the same answers."""
+        for site in self.members or ():
+            self._pending[site].clear()
+            self._early.pop(site, None)
 
     def send(self, site: str, request: Request) -> None:
         """Sign and send; a request that is repeated is the same to the byte, another one takes the place of the one before."""
         kind, facts, tensors = request
-        place = self._under_way.get(site, self.place)
+        place = self.under_way.get(site, self.place)
         stage, round = place
         head = Head(run=self.run, stage=stage, round=round, site=site, kind=kind)
         message = seal(head, facts, tensors, self.key)
@@ -133,17 +163,34 @@ class Mailbox:
         times = [pending.repeated for pending in self._pending[site].values() if pending.is_open]
         return time.monotonic() - max(times, default=-math.inf)
 
+    def asked_at(self, site: str) -> float | None:
+        """The time at which the open request to a site was sent first, by the monotonic clock; None: this process has sent none."""
+        times = [pending.sent for pending in self._pending[site].values() if pending.is_open]
+        return min(times, default=None)
+
     def connected(self) -> set[str]:
-        """The sites that have connected since the last call. Those that do not take part in the run are told so."""
+        """The sites that have connected since the last call. Those that do not take part in the run may join it, or are told so."""
         new = set(self.transport.connected())
         self.departed -= new
         for site in new:
             self.report("connected", site, "a new connection")
         if self.members is not None:
-            for site in new.difference(self.members):
-                self.report("not in this run", site, "the run began without it")
-                self.notify([site], "late")
+            for site in sorted(new.difference(self.members)):
+                self._meet(site)
         return new
+
+    def _meet(self, site: str) -> None:
+        """Ask a site that has connected after the run began for admission, or tell it that it takes no part."""
+        if self.admission is None:
+            self.turn_away(site, f"the run began without it, and {self.why_fixed}")
+            return
+        self._asked_to_join.add(site)
+        self.send(site, self.admission)
+
+    def turn_away(self, site: str, why: str) -> None:
+        """Tell a site, and write down, that it takes no part in the run."""
+        self.report("not in this run", site, why)
+        self.notify([site], "late")
 
     def look(self) -> None:
         """Write down which sites are connected now; a site that was never seen is missed from this look on."""
@@ -242,7 +289,8 @@ class Mailbox:
         if not pending.is_open:
             self.report("late", site, "the round is closed", place=place)
             return None
-        self.reply_seconds[site] = time.monotonic() - pending.sent
+        self.answered_at[site] = time.monotonic()
+        self.reply_seconds[site] = self.answered_at[site] - pending.sent
         return answer
 
     def _verified(self, site: str, message: bytes | Malformed) -> Envelope | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,6 +14,7 @@ from statistics import median_low
 import torch
 
 from unalike._utils.errors import UnalikeError
+from unalike.client_devices.simulated_clock import COUNTED_LATER, LATE, REFUSED, TRAINED, Turn
 from unalike.core import tree
 from unalike.core.codec import Facts
 from unalike.core.nests import join_nests, map_tensors
@@ -81,6 +83,7 @@ PENDING_FIELDS = (
     "bytes_up",
     "local",
     "client_seconds",
+    "turns",
 )
 """The fields of a round's result that a checkpoint holds while the round has no row in the history."""
 
@@ -123,11 +126,17 @@ def check_stage(stage: Stage, run_config: RunConfig) -> None:
         )
 
 
+class NewSites(UnalikeError):
+    """Sites have asked to join the run. It is to go on with them, from where it is: nothing of the next round was sent."""
+
+
 class NetworkBackend:
     """Runs a plan at the sites of a federation.
 
     `arrived` is the folder of the updates of the current round; `left_out` are the sites that take no part in a round, by its
-    place, because it was discarded with them. `unmasked` has the sums of all runs with secure aggregation.
+    place, because it was discarded with them. `unmasked` has the sums of all runs with secure aggregation. `samples` are the
+    training samples that the run began with: requests name them, and stay the same to the byte when a site joins. `began` is the
+    time of its beginning, in seconds since 1970.
     """
 
     def __init__(
@@ -137,6 +146,8 @@ class NetworkBackend:
         arrived: Path,
         left_out: Mapping[Place, set[str]],
         unmasked: SumLedger,
+        samples: int,
+        began: float,
         clock: Clock = machine_clock,
     ):
         self.run_config = run_config
@@ -144,6 +155,9 @@ class NetworkBackend:
         self.mailbox = mailbox
         self.arrived = arrived
         self.unmasked = unmasked
+        self.samples = samples
+        self.monotonic_start = time.monotonic() - max(0.0, time.time() - began)
+        """The time at which the run began by the monotonic clock, which nobody sets back while this process runs."""
         self.left_out = left_out
         self._steps: list[NetworkStage | None] = []
         """The steps of the plan so far; None for a client query."""
@@ -262,7 +276,7 @@ class NetworkBackend:
         return StepRequest(
             terms=self.mailbox.federation.terms,
             rounds=self.run_config.options.rounds,
-            samples=int(self.run_config.population.sizes.sum()),
+            samples=self.samples,
             outcomes=tuple(outcomes),
             derived=step.model is not None,
         )
@@ -293,11 +307,14 @@ class NetworkStage:
         self._position = backend.position(index, stage)
         self._rounds_before = backend.rounds_done
         self._left_out = backend.left_out
+        self._monotonic_start = backend.monotonic_start
 
         # Sites that were enrolled after the run began are not in it, and revoked ones are out of it.
         enrolled = mailbox.federation.sites[: len(run_config.population)]
         self.active = [client for client, site in enumerate(enrolled) if not site.revoked]
-        self._sites = SitesUnderWay(mailbox.federation.cohort_size(len(self.active)))
+        self._awaited = mailbox.federation.updates_awaited(stage.method)
+        """The updates with which a round ends."""
+        self._sites = SitesUnderWay(mailbox.federation.cohort_size(len(self.active)), self._awaited)
         self.state = StageState(
             run_config,
             stage,
@@ -486,8 +503,39 @@ class NetworkStage:
             faults=faults,
             local=local,
             client_seconds={client_of[site]: s for site, s in exchange.seconds.items()},
+            turns=self._turns(exchange, started_from),
             complete=partial(self._complete, groups, norms, counted),
         )
+
+    def _turns(self, exchange: Exchange[SiteReply], started_from: Mapping[int, int]) -> list[Turn]:
+        """The rows of the timeline of the sites that were asked to train; none of those that are still under way.
+
+        `started_from` as in `Updates`.
+        """
+        mailbox, start = self.mailbox, self._monotonic_start
+        turns = []
+        for site in sorted(exchange.counted, key=mailbox.client_of.__getitem__):
+            client = mailbox.client_of[site]
+            age = self.state.round - started_from.get(client, self.state.round)
+            if site in exchange.absent:
+                begun = mailbox.asked_at(site)
+                ended = time.monotonic()
+                fate = LATE
+            elif site in exchange.values or site in exchange.faults:
+                ended = mailbox.answered_at[site]
+                begun = ended - mailbox.reply_seconds[site]
+                counted = COUNTED_LATER if age else TRAINED
+                fate = counted if site in exchange.values else REFUSED
+            else:
+                continue
+            # one that was offline all the time was not asked
+            if begun is not None:
+                turns.append(
+                    Turn(
+                        client=client, begun=begun - start, ended=ended - start, age=age, fate=fate
+                    )
+                )
+        return turns
 
     def _arrive(self, trained: Sequence[int]) -> dict[int, int]:
         """The updates of these clients have come. Returns the round of each client whose update is late."""
@@ -691,6 +739,10 @@ class NetworkStage:
         federation = mailbox.federation
         mailbox.number = self._rounds_before + state.done + (not state.last_done)
 
+        # Who has asked to join takes part from this round on, of which no request has left yet.
+        if mailbox.newcomers:
+            raise NewSites(f"to join the run: {', '.join(mailbox.newcomers)}")
+
         # Where a round is made again, the site that spoiled it takes no part.
         left_out = self._left_out.get(state.place, ())
         cohort = {client for client in cohort if federation.sites[client].name not in left_out}
@@ -733,7 +785,7 @@ class NetworkStage:
         # A round counts updates of sites under way as it does those of its cohort, and ends with as many as the method awaits.
         awaited = inf
         if trains and state.updates_may_be_late:
-            awaited = state.method.updates_awaited
+            awaited = self._awaited
             cohort = cohort | self._sites.rounds.keys()
             sites |= {mailbox.client_of[site]: site for site in under_way}
         # a model is judged by as many sites as a quorum of those with test or validation samples
@@ -858,8 +910,8 @@ class NetworkStage:
     def _answers_needed(self, rule: Federation | SecureAggregation, asked: int) -> int:
         """The answers that make a round of so many sites, of no more than it awaits: never fewer than the method needs."""
         method = self.state.method
-        if method.updates_awaited < asked:
-            asked = int(method.updates_awaited)
+        if self._awaited < asked:
+            asked = int(self._awaited)
         return max(rule.answers_needed(asked), method.least_cohort(self.state.settings))
 
     def _ask_choices(self, everybody: set[int], cohort: set[int]) -> dict[int, str]:
@@ -937,4 +989,5 @@ class NetworkStage:
             by_client = {}
             for name in ("faults", "chosen", "local", "client_seconds"):
                 by_client[name] = {int(client): value for client, value in ahead[name].items()}
-            self.state.pending = RoundResult(**(ahead | by_client))
+            turns = [Turn(*turn) for turn in ahead["turns"]]
+            self.state.pending = RoundResult(**(ahead | by_client | {"turns": turns}))

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Condition, Event
 
 from unalike._utils.errors import UnalikeError
+from unalike.federation.coordinator.late_sites import why_sites_are_fixed
 from unalike.federation.coordinator.operator_commands import Answer
 from unalike.federation.coordinator.run_queue import QueuedRun
 from unalike.federation.protocol.federation_file import Federation
@@ -172,7 +173,8 @@ class OperatorCommands:
             line = self._line_on_sites(len(connected), len(names), missing, awaited)
             if awaited and not is_short and not self._members:
                 seconds = f"{self.federation.latecomers:g} s"
-                line += f"; the run begins without them after {seconds} (latecomers), and who comes later is in the next run"
+                later = "is in the next run" if why_sites_are_fixed(self.federation) else "joins it"
+                line += f"; the run begins without them after {seconds} (latecomers), and who comes later {later}"
             is_new = line != last_line
             if is_new or (awaited and time.monotonic() - last_logged > repeat_after):
                 log(line)

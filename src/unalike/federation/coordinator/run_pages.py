@@ -20,6 +20,8 @@ UNTESTED = (
     "its model"
 )
 """The sentence on sites that do not evaluate, from the facts of the run's event `untested`."""
+JOINED = "{client} has joined with {train} training samples; it takes part from round {round} on"
+"""The sentence on a site that came after the run had begun, from the facts of the run's event `joined`."""
 
 
 def write_pages(
@@ -83,9 +85,10 @@ def _write_report(folder: FederationFolder, queued: QueuedRun, run: Run, up: str
         if name in facts.partition:
             partition[name] = facts.partition[name]
     notes = [*facts.notes, *run.notes]
+    told = {"untested": UNTESTED, "joined": JOINED}
     for event in RunDirectory(queued.path).events:
-        if event["event"] == "untested":
-            notes.append(UNTESTED.format(**event))
+        if event["event"] in told:
+            notes.append(told[event["event"]].format(**event))
 
     facts = replace(
         facts,

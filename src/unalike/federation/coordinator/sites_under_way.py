@@ -34,13 +34,14 @@ class SitesUnderWay:
 
     A site under way is not asked for anything else. It is so until its update has counted or was refused, until it is given up,
     or until the server has made `MAX_AGE_ROUNDS` rounds meanwhile. So the coordinator keeps at most as many earlier models.
-    A round asks `cohort_size` sites: of a method that awaits as many no update is late.
+    A round asks `cohort_size` sites and ends with `awaited` updates: if that is as many, no update is late.
     """
 
     changes_work: ClassVar[bool] = False
 
-    def __init__(self, cohort_size: int) -> None:
+    def __init__(self, cohort_size: int, awaited: float) -> None:
         self._cohort_size = cohort_size
+        self._awaited = awaited
         self._round_of: dict[int, int] = {}
         """Client -> the round whose model it was sent."""
         self._ages: list[int] | None = None
@@ -56,7 +57,7 @@ class SitesUnderWay:
         return self._round_of
 
     def late_updates_count(self, awaited: float) -> bool:
-        return awaited < self._cohort_size
+        return min(awaited, self._awaited) < self._cohort_size
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         return [client for client in eligible if client not in self._round_of]
@@ -102,14 +103,14 @@ class SitesUnderWay:
 
 def check_late_updates(stage: Stage, run_config: RunConfig, federation: Federation) -> None:
     """Raise `UnalikeError` for a stage whose rounds do not wait for all updates, and which cannot use late ones."""
-    awaited = stage.method.updates_awaited
+    awaited = federation.updates_awaited(stage.method)
     asked = federation.cohort_size(len(run_config.population))
     if awaited >= asked:
         return
     if federation.secure_aggregation:
         raise UnalikeError(
             f"a sum of secure aggregation is over sites that are known before they train, and {stage.method!r} counts the first "
-            f"{awaited:g} updates that arrive of {asked}; choose a method that awaits all of them"
+            f"{awaited:g} updates that arrive of {asked}; choose a method that awaits all of them, without `first`"
         )
     recording = run_config.recording
     reads_updates = recording is not None and recording.needs_updates

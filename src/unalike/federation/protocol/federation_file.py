@@ -41,6 +41,7 @@ from unalike.data.array_checks import Pair
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME_PATTERN, digest
 from unalike.federation.security.keys import public_key
+from unalike.methods.method import Method
 from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import plain
 from unalike.runtime.setup.client_networks import given_networks
@@ -178,17 +179,17 @@ class Federation(
     """The content of a federation file.
 
     `participation` is a share (0.5) or number (3) of the sites with data that are asked in a round, `quorum` a share or number
-    of the asked sites. A round closes when all asked sites have answered, or after `deadline` seconds if a quorum has. Without
-    a quorum the deadline is extended and further sites are asked; after `patience` such attempts the run pauses. Unanswered
-    requests are repeated every `repeat` seconds. `message_bytes` is the maximum size of a message. `guard`: an update whose
-    norm exceeds `guard` times the running median is scaled down to the median (k times the usual steps: k times as much; buffers,
-    and part messages that are no changes: ten times as much); 0: none is scaled. A share as `quorum` is one of the asked sites
-    whose answers were not refused. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round whose model
-    is the result: the last, or the best on the validation samples, a share `val` of each site's training samples. `metric` names
-    the metrics to decide by, as in `ua.run`; each site computes them from its own samples. `also` are methods, and `seeds` the
-    number of seeds from `seed` on, that may be run besides; if `open`, sites may be added at the end. `noise_shares` is the number
-    of updates among which sites share out the noise of `client_dp(where="site")`; no round may have fewer. `record` keeps numbers
-    of each round at the coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
+    of the asked sites. A round closes when all asked sites have answered, or the `first` so many, or after `deadline` seconds if
+    a quorum has. Without a quorum the deadline is extended and further sites are asked; after `patience` such attempts the run
+    pauses. Unanswered requests are repeated every `repeat` seconds. `message_bytes` is the maximum size of a message. `guard`: an
+    update whose norm exceeds `guard` times the running median is scaled down to the median (k times the usual steps: k times as
+    much; buffers, and part messages that are no changes: ten times as much); 0: none is scaled. A share as `quorum` is one of the
+    asked sites whose answers were not refused. `stop` and `budget` end the run early, as in `ua.run`. `select` chooses the round
+    whose model is the result: the last, or the best on the validation samples, a share `val` of each site's training samples.
+    `metric` names the metrics to decide by, as in `ua.run`; each site computes them from its own samples. `also` are methods, and
+    `seeds` the number of seeds from `seed` on, that may be run besides; if `open`, sites may be added at the end. `noise_shares` is
+    the number of updates among which sites share out the noise of `client_dp(where="site")`; no round may have fewer. `record`
+    keeps numbers of each round at the coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
     """
 
     _: KW_ONLY
@@ -369,6 +370,10 @@ class Federation(
     def cohort_size(self, eligible: int) -> int:
         """Number of sites to ask in a round, at least one."""
         return _count(self.participation, eligible, lambda share: math.floor(share + 0.5))
+
+    def updates_awaited(self, method: Method) -> float:
+        """Number of updates of a method that end a round; infinite: all of the sites that it asks."""
+        return min(method.updates_awaited, math.inf if self.first is None else self.first)
 
     def answers_needed(self, asked: int) -> int:
         """Number of valid updates that complete a round, at least one."""

@@ -46,6 +46,7 @@ REASONS = {
     "samples": "its samples are not those that it was admitted to this run with: other data, or a changed site.toml",
     "terms": "it agreed to other terms",
     "over": "this run or round is over for it; after a backup was restored, `unalike federation rollback`",
+    "clock": "by its clock the run begins in more than a day: one of the two clocks is wrong",
     "plan": "the request is not one of the plan that it agreed to",
     "version": "it speaks another protocol; install one version of unalike at all sites",
     "sum": "secure aggregation does not allow it: its journal says what was asked",

@@ -3,8 +3,7 @@
 import json
 import secrets
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -23,9 +22,6 @@ from unalike.federation.protocol.federation_file import Federation
 from unalike.methods.plan import method_of, plan
 from unalike.runtime.setup.run_config import Pair, RunConfig, configure_run
 
-TIME_DIGITS = 20
-"""Digits of the time in the name of a run: nanoseconds since 1970."""
-
 
 @dataclass(frozen=True)
 class SampleCounts:
@@ -38,14 +34,30 @@ class SampleCounts:
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites admitted to a run, none before its admission, and the run's name (`new_run`)."""
+    """The sites admitted to a run, none before its admission, and the run's name (`new_run`).
+
+    `joined` are those that came after the run had begun, with the round from which on each takes part.
+    """
 
     run: str
     sites: dict[str, SampleCounts]
+    joined: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def at_start(self) -> Self:
+        """The roster that the run began with."""
+        first = {name: counts for name, counts in self.sites.items() if name not in self.joined}
+        return replace(self, sites=first, joined={})
+
+    def with_late(self, sites: dict[str, SampleCounts], round: int) -> Self:
+        """The roster with sites that take part from a round on."""
+        since = dict.fromkeys(sites, round)
+        return replace(self, sites=self.sites | sites, joined=self.joined | since)
 
     def save(self, path: Path) -> None:
         sites = {name: asdict(counts) for name, counts in self.sites.items()}
-        write_bytes(path, json.dumps({"run": self.run, "sites": sites}).encode())
+        values = {"run": self.run, "sites": sites, "joined": self.joined}
+        write_bytes(path, json.dumps(values).encode())
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -53,7 +65,8 @@ class Roster:
         try:
             values = json.loads(path.read_text())
             sites = {name: SampleCounts(**counts) for name, counts in values["sites"].items()}
-            return cls(values["run"], sites)
+            # rosters of runs that began before sites could join later have none of these
+            return cls(values["run"], sites, dict(values.get("joined", {})))
         except FileNotFoundError:
             return cls("", {})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -62,11 +75,17 @@ class Roster:
             ) from error
 
 
-def new_run(earlier: Iterable[str] = ()) -> str:
-    """A new run's name: the time, then a random number. Later runs have larger names, also after the clock was set back."""
-    newest = max((int(run[:TIME_DIGITS]) for run in earlier if run), default=0)
-    began = max(time.time_ns(), newest + 1)
-    return f"{began:0{TIME_DIGITS}d}-{secrets.token_hex(8)}"
+DIGITS_OF_TIME = 20
+"""The digits of the time with which the name of a run begins, in nanoseconds since 1970."""
+
+
+def new_run(after: str = "") -> str:
+    """A new run's name: the time, then a random number. It is larger than that of the run before, `after`, whatever the clock says.
+
+    Sites answer requests of the run with the largest name alone.
+    """
+    least = int(after[:DIGITS_OF_TIME] or 0) + 1
+    return f"{max(time.time_ns(), least):0{DIGITS_OF_TIME}d}-{secrets.token_hex(8)}"
 
 
 def placeholders(federation: Federation, roster: Roster) -> Population:

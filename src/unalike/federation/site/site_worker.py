@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Event, Lock
@@ -54,7 +55,7 @@ from unalike.federation.protocol.request_tensors import (
     received_samples,
     round_tensors,
 )
-from unalike.federation.protocol.roster import run_config_of, site_population
+from unalike.federation.protocol.roster import DIGITS_OF_TIME, run_config_of, site_population
 from unalike.federation.secure_aggregation.dither import random_words
 from unalike.federation.secure_aggregation.sum_ledger import SumLedger
 from unalike.federation.secure_aggregation.summands import (
@@ -304,10 +305,15 @@ class SiteWorker:
                 f"a request of the kind {head.kind!r}; expected one of {', '.join(HANDLERS)}"
             )
         # A run from the future would be the newest for ever, and end all real ones.
-        latest = time.time_ns() + FUTURE_NANOSECONDS
-        if not RUN_NAME.fullmatch(head.run) or int(head.run[:20]) > latest:
+        if not RUN_NAME.fullmatch(head.run):
             raise Malformed(
-                f"a run {head.run}; expected the time at which it began in 20 digits, and a random number"
+                f"a run {head.run}; expected the time at which it began in {DIGITS_OF_TIME} digits, and a random number"
+            )
+        if int(head.run[:DIGITS_OF_TIME]) > time.time_ns() + FUTURE_NANOSECONDS:
+            raise Declined(
+                "clock",
+                f"run {head.run} begins more than a day after the time of this machine, {datetime.now():%Y-%m-%d %H:%M}; expected "
+                "the time at which it began: set the clock of this machine, or of the coordinator's",
             )
         newest = max(self.folder.runs(), default="")
         if head.run < newest:

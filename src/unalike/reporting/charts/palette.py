@@ -13,6 +13,7 @@ COLORS = ("#1A80BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C
 BLUE = COLORS[0]
 ORANGE = COLORS[1]
 PINK = COLORS[3]
+AMBER = COLORS[4]
 LIGHT_BLUE = COLORS[5]
 GREY = COLORS[6]
 # Five dashes and seven colors: no pair repeats within 35 methods.

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from unalike.client_devices.simulated_clock import COUNTED_LATER, LATE, LEFT, LOST, TRAINED
+from unalike.client_devices.simulated_clock import COUNTED_LATER, LATE, LEFT, LOST, REFUSED, TRAINED
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.reporting.charts.figure import (
@@ -25,6 +25,7 @@ from unalike.reporting.charts.figure import (
     rows_plot,
 )
 from unalike.reporting.charts.palette import (
+    AMBER,
     BLUE,
     COLORS,
     GREY,
@@ -60,6 +61,7 @@ FATE_LOOKS = {
     COUNTED_LATER: look_of_color(LIGHT_BLUE),
     LATE: look_of_color(ORANGE),
     LOST: look_of_color(PINK),
+    REFUSED: look_of_color(AMBER),
     LEFT: look_of_color(GREY),
 }
 """What became of a client that was asked -> the look of its bar in a timeline."""
@@ -262,8 +264,11 @@ def cost(
     return plot(marks, Axis(title, from_zero=True), Axis(goal))
 
 
-def timeline(turns: pd.DataFrame) -> Figure:
-    """One row per client, with a bar from each request to its update, or to the end of waiting for it: `History.timeline`."""
+def timeline(turns: pd.DataFrame, clock: str) -> Figure:
+    """One row per client, with a bar from each request to its update, or to the end of waiting for it: `History.timeline`.
+
+    `clock` says whose seconds these are.
+    """
     clients = turns["client"].unique().tolist()
     bars = []
     for fate, look in FATE_LOOKS.items():
@@ -280,7 +285,7 @@ def timeline(turns: pd.DataFrame) -> Figure:
             bars.append(
                 Line(look=look, label=fate, x=x, y=y, texts=texts, markers=False, width=TURN_WIDTH)
             )
-    seconds = Axis("seconds of the simulated devices since the run began", from_zero=True)
+    seconds = Axis(f"{clock} since the run began", from_zero=True)
     rows = Axis(ticks=named(clients), limits=(-0.7, len(clients) - 0.3), reverse=True)
     return plot(bars, seconds, rows, height=min(MAX_HEIGHT, 130 + 18 * len(clients)))
 

@@ -39,7 +39,7 @@ class History:
     models, and so on. In a plan of several steps `stage` is the step number of the round's stage; it is NaN or absent for the
     first. `columns` says what each column of scores measures.
 
-    `timeline`: round client begun ended age fate, of simulated devices: each client that a round heard of, as in
+    `timeline`: round client begun ended age fate, of simulated devices and of sites: each client that a round heard of, as in
     `client_devices.simulated_clock.Turn`; empty without such devices.
     """
 

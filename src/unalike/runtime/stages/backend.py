@@ -30,7 +30,7 @@ class RoundUpdates:
     update to look at; `lost` why the update of a simulated device did not arrive; `local` are evaluations of the models
     after local training, where clients evaluate these themselves. `client_seconds` are the times from the request to the
     update, of simulated devices or by the clock, where the sampler learns from rounds. `turns` are the rows of the timeline of
-    simulated devices. `complete` is called when the updates have been aggregated, and frees what held them.
+    simulated devices or of sites. `complete` is called when the updates have been aggregated, and frees what held them.
     """
 
     groups: Mapping[str, Updates]
