@@ -217,7 +217,7 @@ def test_own_intercepts_of_small_sites_are_said_to_make_coefficients_too_large()
     small = table.assign(many=is_many, site=table.index // 20).drop(columns=[target, exposure])
     clients, _ = divided(small, "many", site)
     run = ua.run("newton_own_intercepts", clients, model="logistic", rounds=12)
-    with pytest.warns(UserWarning, match="15 samples a client, each with an intercept of its own"):
+    with pytest.warns(UserWarning, match="15 samples per site, each with an intercept of its own"):
         run.coefficients()
 
 
