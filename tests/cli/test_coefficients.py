@@ -28,7 +28,8 @@ def test_all_rows_are_fitted_where_none_tests(cli, tmp_path):
     assert code == 0 and "the run has no score" in " ".join(text.split()), err
     code, printed, _ = cli("coefficients", run)
     rows = len(ua.load("heart_disease").groups["hospital"])
-    assert code == 0 and f"{rows} training samples of 4 clients" in printed
+    assert code == 0 and f"{rows} training samples of 4 hospitals" in printed
+    assert "samples of one hospital to be alike" in " ".join(printed.split())
 
 
 def test_other_endings_are_refused_before_anything_is_read(cli):

@@ -15,14 +15,14 @@ import unalike as ua
 
 @pytest.fixture
 def results(cli, tmp_path, monkeypatch):
-    """A comparison on 240 visits to three hospitals, from a table."""
+    """A comparison on 240 visits to three wards, from a table."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=240), "b": rng.normal(size=240)})
-    frame["site"] = np.repeat(["east", "north", "west"], 80)
+    frame["ward"] = np.repeat(["east", "north", "west"], 80)
     frame["ill"] = np.where(frame["a"] + rng.normal(size=240) > 0, "yes", "no")
     frame.to_csv("visits.csv", index=False)
-    flags = ["--data", "visits.csv", "--target", "ill", "--group", "site", "--model", "linear"]
+    flags = ["--data", "visits.csv", "--target", "ill", "--group", "ward", "--model", "linear"]
     methods = ["--method", "fedavg", "--method", "ditto", "--rounds", 1, "--seeds", 1]
     code, _, err = cli("compare", *flags, *methods, "--metric", "roc_auc", "--out", "results")
     assert code == 0, err
@@ -36,16 +36,18 @@ def test_models_at_sites_are_those_of_evaluate_and_of_scikit_learn(cli, results)
     written = pd.read_csv("table.csv").set_index(["model", "trained_at"])
     pd.testing.assert_frame_equal(written, table)
     assert table.shape == (2 + 3 + 2 + 2 * 3, 3 + 1)
+    words = cli("cross-site", results)[1]
+    assert "of every model at every ward" in words and "site" not in words
 
     # the shared model, and a personal one at its own site
     [cell] = results.glob("cells/ditto-*")
-    for client, words in (("all sites", []), ("north", ["--client", "north"])):
+    for client, words in (("all wards", []), ("north", ["--client", "north"])):
         rows = json.loads(cli("evaluate", cell, *words, "--json")[1])
         by_site = {row["row"]: row["roc_auc"] for row in rows}
         assert table.loc[("ditto", client), "north"] == pytest.approx(by_site["north"])
 
     # a model that one site fits for itself, on the rows of another
-    population = ua.partition(ua.load("visits.csv", target="ill", group="site"), seed=0)
+    population = ua.partition(ua.load("visits.csv", target="ill", group="ward"), seed=0)
     x = population.x.numpy().astype(float)
     y = population.y.numpy()
     east, north = (population.names.index(name) for name in ("east", "north"))

@@ -305,3 +305,35 @@ def test_recalibration_corrects_the_risks_of_a_new_place(cli, run):
     frame[frame["outcome"] == "fine"].to_csv("healthy.csv", index=False)
     code, _, err = cli("evaluate", run, "--data", "healthy.csv", "--recalibrate", "no.json")
     assert code == 2 and "expected at least 10 of each class" in err
+
+
+def test_small_clients_and_a_test_set_of_the_server_are_scored(cli, visits):
+    """A client of one row trains and has no test sample; with `--split 1` none has, and the server's samples are scored."""
+    frame = pd.read_csv("visits.csv")
+    lonely = frame.iloc[[0]].assign(hospital="lonely")
+    pd.concat([frame, lonely]).to_csv("visits.csv", index=False)
+    for folder, words in (
+        ("tested", []),
+        ("of_server", ["--split", 1, "--protocol", "server"]),
+    ):
+        code, _, err = cli("run", *FLAGS, "--model", "linear", *words, "--out", folder)
+        assert code == 0, err
+
+    found, _ = evaluated(cli, "tested")
+    assert list(found.index[:3]) == ["east", "north", "west"] and "lonely" not in found.index
+    code, _, err = cli("evaluate", "tested", "--client", "lonely")
+    assert code == 2 and "lonely has no test samples" in err
+    found, _ = evaluated(cli, "of_server")
+    last = pd.read_parquet("of_server/rounds.parquet").iloc[-1]
+    assert found["samples"].tolist() == [29]
+    assert found["accuracy"].tolist() == [pytest.approx(last["accuracy"])]
+
+
+def test_notes_on_dividing_rows_do_not_concern_a_table_that_is_scored(cli, visits, run):
+    """Its patients with several rows are drawn together, and the sentence on intervals says so."""
+    frame = pd.read_csv("visits.csv").assign(admitted="2024-05-01")
+    patients = frame.assign(patient_id=np.arange(150) // 2)
+    patients.to_csv("others.csv", index=False)
+    code, text, err = cli("evaluate", run, "--data", "others.csv")
+    assert code == 0 and "divided" not in err and "train" not in err
+    assert "rows that belong together (patient_id) are drawn so" in " ".join(text.split())

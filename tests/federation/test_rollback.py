@@ -162,7 +162,7 @@ def test_sample_caps_of_sites_are_given_by_name_or_follow_from_summaries(tmp_pat
     files = [tmp_path / "north.json", tmp_path / "south.json"]
     for file, rows in zip(files, (101, 1000)):
         TableSummary(rows, 5, (), TargetNames("y", "binary", ())).save(file)
-    assert sample_caps("north,south", None, files) == {"north": 112, "south": 1100}
+    assert sample_caps("north,south", None, files) == {"north": 140, "south": 1375}
     with pytest.raises(
         UnalikeError,
         match="found summaries of north; expected one of every site, also of south, west;",

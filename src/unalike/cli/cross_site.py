@@ -58,7 +58,7 @@ def command(
     from unalike.comparison.cross_site import cross_site_scores, reference_models
     from unalike.comparison.fitted_references import can_be_fitted, why_not_fitted
     from unalike.metrics.metrics import run_metrics
-    from unalike.reporting.cross_site import READING, as_table, page, small_sites, wide
+    from unalike.reporting.cross_site import ModelsBySite
     from unalike.reporting.html import write_text
     from unalike.runtime.records.run_directory import RunDirectory
     from unalike.runtime.results.finished_run import open_run
@@ -66,7 +66,8 @@ def command(
     runs = _runs(folder)
     first = next(iter(runs.values()))
     population = _population(first, data_dir)
-    run_config = replace(open_run(first).run_config, population=population)
+    run = open_run(first)
+    run_config = replace(run.run_config, population=population)
     task = population.task
     config = RunDirectory(first).config or {}
     metrics = metrics_of_run([] if metric is None else [metric], config, task, population.classes)
@@ -74,8 +75,8 @@ def command(
     # All models have the same division, so that no test row of a site was one of training.
     models: list[SiteModel] = []
     notes = []
-    for method, run in runs.items():
-        found_models, why_none = _models_of_run(method, run, population)
+    for method, run_folder in runs.items():
+        found_models, why_none = _models_of_run(method, run_folder, population)
         models += found_models
         notes.append(why_none)
     notes.append(why_not_fitted(run_config))
@@ -89,19 +90,20 @@ def command(
         scores = cross_site_scores(population, models, metrics)
 
     leading = next(m for name, m in run_metrics(task, metrics).items() if name != "loss")
-    notes.append(small_sites(scores))
+    by_site = ModelsBySite(scores, leading, run.client_noun)
+    notes.append(by_site.small_sites)
     notes = [note for note in notes if note]
     if as_json:
-        print(json.dumps(wide(scores, leading), indent=1))
+        print(json.dumps(by_site.records, indent=1))
     else:
-        table = as_table(scores, leading)
+        table = by_site.table
         tables(table.columns, table.texts, table.caption, table.words)
-        sentences(READING, notes)
+        sentences(by_site.reading, notes)
     if out is not None:
-        text = page(scores, leading, f"{len(models)} models at {len(population)} sites", notes)
+        text = by_site.page(notes)
         if out.suffix == ".csv":
-            text = pd.DataFrame(wide(scores, leading)).to_csv(index=False)
-        typer.echo(f"every model at every site: {write_text(text, out).resolve()}", err=as_json)
+            text = pd.DataFrame(by_site.records).to_csv(index=False)
+        typer.echo(f"{by_site.title}: {write_text(text, out).resolve()}", err=as_json)
 
 
 def _runs(folder: Path) -> dict[str, Path]:
@@ -168,7 +170,7 @@ def _models_of_run(method: str, run: Path, population: Population) -> tuple[list
         try:
             predict, _ = load_model(run, client)
         except UnalikeError as error:
-            why_none = f"{method} has no model for {client or 'all sites'} in the table: {error}"
+            why_none = f"{method} has no model for {client or 'all'} in the table: {error}"
             continue
         models.append(trained_model(population, method, client or "", predict))
     # that a method keeps its models at the clients is what its rows show

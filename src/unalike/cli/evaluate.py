@@ -30,13 +30,17 @@ NAME = "evaluate"
 
 
 class Samples(NamedTuple):
-    """Samples with labels, the row of the table that each belongs to, its unit, and its subgroup by each column of --by."""
+    """Samples with labels, the row of the table that each belongs to, its unit, and its subgroup by each column of --by.
+
+    `unit_name` says what a unit is, such as the column of patients; None where every sample is one.
+    """
 
     x: Tensor
     y: Tensor
     owner: np.ndarray
     rows: list[str]
     unit: np.ndarray
+    unit_name: str | None
     subgroups: list[tuple[np.ndarray, list[str]]]
 
 
@@ -161,7 +165,14 @@ def command(
             every_row += some
         print(_json(every_row, threshold, has_positives=_positive(task, classes) is not None))
     else:
-        _print_tables([rows, *rows_by_column], task, chosen, threshold, _positive(task, classes))
+        _print_tables(
+            [rows, *rows_by_column],
+            task,
+            chosen,
+            thresholds=threshold,
+            positive=_positive(task, classes),
+            unit=samples.unit_name,
+        )
 
     # Written last, so that the file is of a whole evaluation.
     if recalibrate is not None:
@@ -190,8 +201,12 @@ def _print_tables(
     chosen: RunMetrics,
     thresholds: Sequence[float],
     positive: str | None,
+    unit: str | None,
 ) -> None:
-    """Print the metrics of each section by itself, and then calibration and thresholds of all rows."""
+    """Print the metrics of each section by itself, and then calibration and thresholds of all rows.
+
+    `positive` is the class whose risk is meant, `unit` the name of what has several rows.
+    """
     from unalike.cli.terminal_tables import sentences, tables
     from unalike.metrics.metrics import run_metrics
     from unalike.reporting.evaluation_tables import calibration_table, score_table, threshold_table
@@ -211,7 +226,9 @@ def _print_tables(
             print()
         tables(table.columns, table.texts, table.caption)
     if any(_has_interval(row) for row in every_row):
-        sentences(["", "In brackets: 95 % intervals for other samples of the same places."])
+        together = "" if unit is None else f"; rows that belong together ({unit}) are drawn so"
+        of = f"In brackets: 95 % intervals for other samples of the same places{together}."
+        sentences(["", of])
 
 
 def _has_interval(row: EvaluatedRow) -> bool:
@@ -282,6 +299,7 @@ def _other_samples(
         owner=owner,
         rows=names,
         unit=dataset.units,
+        unit_name=dataset.unit,
         subgroups=_divided(subgroups, dataset, np.arange(len(y))),
     )
 
@@ -294,7 +312,10 @@ def _own_samples(
     table: dict[str, Any],
     subgroups: Sequence[Subgroups],
 ) -> Samples:
-    """The test samples of the run's clients, one row for each client, or of the client that is named."""
+    """The test samples of the run's clients, one row for each that has some, or of the client that is named.
+
+    Where no client has test samples, those that the server holds out.
+    """
     import numpy as np
     import torch
 
@@ -310,7 +331,11 @@ def _own_samples(
     source = source_of(folder, config, data_dir)
     columns = _columns_of(subgroups, source.data, source.data_dir)
     dataset, population = own_clients(folder, config, data_dir, plan, **columns)
-    chosen = range(len(population)) if client is None else [client_index(population, client)]
+    chosen = np.flatnonzero(population.test.sizes)
+    if client is not None:
+        chosen = np.intersect1d(chosen, [client_index(population, client)])
+    if not len(chosen):
+        return _server_samples(folder, config, data_dir, client, subgroups)
     test = Ragged.of(population.test[k] for k in chosen)
     owner = np.repeat(np.arange(len(chosen)), test.sizes)
     names = [population.names[k] for k in chosen]
@@ -323,7 +348,42 @@ def _own_samples(
         owner=owner,
         rows=names,
         unit=dataset.units[places],
+        unit_name=dataset.unit,
         subgroups=_divided(subgroups, dataset, places),
+    )
+
+
+def _server_samples(
+    folder: Path,
+    config: dict[str, Any],
+    data_dir: Path | None,
+    client: str | None,
+    subgroups: Sequence[Subgroups],
+) -> Samples:
+    """The test samples of the server, as one row.
+
+    Raises `UnalikeError` where there are none, and for a client or subgroups.
+    """
+    import numpy as np
+
+    from unalike.cli.finished_run import source_of
+
+    test = source_of(folder, config, data_dir).load(config["protocol"]).test
+    if client is not None or subgroups or test is None:
+        who = f"the client {client} has" if client is not None else "the clients have"
+        raise UnalikeError(
+            f"{who} no test samples in {folder}, so there is nothing to score here; give rows that the run has not seen, with "
+            "--data"
+        )
+    x, y = test
+    return Samples(
+        x=x,
+        y=y,
+        owner=np.zeros(len(y), np.int64),
+        rows=["test samples of the server"],
+        unit=np.arange(len(y)),
+        unit_name=None,
+        subgroups=[],
     )
 
 

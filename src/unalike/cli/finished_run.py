@@ -201,7 +201,7 @@ def fitting(
     encoding = encoding_of(folder, config)
     options: dict[str, Any] = {}
     if table_at(data, data_dir) is not None:
-        options = {"task": config["data"]["task"], "labelled": True}
+        options = {"task": config["data"]["task"], "labelled": True, "scored": True}
     dataset = load(data, data_dir, encoding=encoding, **options | (columns or {}))
     if encoding is None and dataset.encoding is not None:
         why = "its data is no table; if it is one, run the command of the run again (nothing is trained), else"

@@ -57,6 +57,7 @@ def command(
     from unalike.data.sources.load import table_at
     from unalike.federation.operations.run_site import join, wire_lines
     from unalike.federation.protocol.bundle import Bundle
+    from unalike.federation.site.site_policy import SitePolicy
 
     home = folder or bundle.with_suffix("")
     contents = Bundle.read(bundle, home)
@@ -66,7 +67,8 @@ def command(
         table["accept"] = True
     data = data_flags.spec(data, table)
     if show:
-        lines = wire_lines(contents.federation, data, data_dir, contents.site)
+        least_test = SitePolicy.read(home / "site.toml").least_test
+        lines = wire_lines(contents.federation, data, data_dir, contents.site, least_test)
         print("\n".join(lines))
         return
     join(

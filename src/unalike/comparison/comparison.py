@@ -14,7 +14,7 @@ from unalike._utils.notebook import bold_paragraph, paragraph
 from unalike._utils.tensor_files import write_bytes
 from unalike.comparison.comparison_json import ComparisonFacts, read_facts
 from unalike.comparison.run_as_comparison import facts_of_run
-from unalike.data.partitioning.origin_schemes import owner_column
+from unalike.data.partitioning.origin_schemes import SITE, client_noun
 from unalike.metrics.columns import Columns
 from unalike.metrics.named_metrics import read
 from unalike.runtime.records.history import History, Row, last_stage
@@ -135,11 +135,8 @@ class Comparison:
         # joined folders have the text of several configurations, which is no TOML
         settings = self.facts.config.splitlines()
         if any(line.startswith("federation = ") for line in settings):
-            return "site"
-        column = owner_column(str(self.facts.partition.get("partition", "")))
-        # a column may have the name of something else that a report counts
-        is_word = column.isalpha() and column not in ("method", "seed", "round")
-        return column if is_word else "client"
+            return SITE
+        return client_noun(str(self.facts.partition.get("partition", "")))
 
     def judged_by(
         self,

@@ -10,14 +10,18 @@ from unalike.reporting.html import fill
 from unalike.reporting.table import Table, TableColumn, interval, number, rows, words
 from unalike.statistics.moderated_t import ALPHA
 
-READING = (
-    "A coefficient is per unit of its column. A category is compared with the one that is marked as the reference.",
-    "Standard errors and intervals hold if samples are independent and the model is right; robust ones allow samples of one client "
-    "to be alike, and tend to be too small with fewer than some thirty clients.",
-)
-"""How to read the table."""
 NEAR_ONE = 0.1
 """Ratios that are nearer to 1 are written by their distance to it."""
+
+
+def reading(coefficients: pd.DataFrame) -> list[str]:
+    """How to read the table, in the user's word for a client."""
+    noun = coefficients.attrs["client_noun"]
+    return [
+        "A coefficient is per unit of its column. A category is compared with the one that is marked as the reference.",
+        "Standard errors and intervals hold if samples are independent and the model is right; robust ones allow samples of one "
+        f"{noun} to be alike, and tend to be too small with fewer than some thirty {wording.several(noun)}.",
+    ]
 
 
 def as_table(coefficients: pd.DataFrame, caption: str = "") -> Table:
@@ -57,7 +61,7 @@ def page(coefficients: pd.DataFrame, title: str, about: str, notes: Sequence[str
         title=title,
         about=about,
         heading="How to read it",
-        reading=[*READING, *notes],
+        reading=[*reading(coefficients), *notes],
         table=table,
     )
 

@@ -16,16 +16,8 @@ from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
 if TYPE_CHECKING:
     import pandas as pd
 
-ALL = "all sites"
-"""The word for a model that was not made for one site."""
 OWN = " *"
 """Behind the score of a site's own model on its own rows."""
-READING = (
-    "A row is a model, a column the test rows of a site. * marks a site's own model on its own rows.",
-    "The mean is that of all sites with a score; a site's own model scores there on the rows of the other sites, too.",
-    "All models have the same training rows of one division; scores of one division and of small sites vary by chance.",
-)
-"""How to read the table."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +44,90 @@ def model_rows(scores: pd.DataFrame, metric: Metric) -> list[ModelRow]:
     return sorted(rows, key=lambda row: row.site != "")
 
 
-def as_table(scores: pd.DataFrame, metric: Metric) -> Table:
-    """The table of one metric; `scores` are those of `comparison.cross_site`."""
-    columns = [
-        words("Model", lambda row: row.method),
-        words("Trained at", lambda row: row.site or ALL),
-    ]
-    for site in scores["client"].unique():
-        columns.append(_site_column(str(site), metric))
-    columns.append(number("Mean", lambda row: row.mean, metric.text))
-    return Table.of(
-        f"{metric.title} of every model at every site", columns, model_rows(scores, metric)
-    )
+@dataclass(frozen=True)
+class ModelsBySite:
+    """The scores of `comparison.cross_site` by one metric; `noun` is what the user's data calls a site."""
+
+    scores: pd.DataFrame
+    metric: Metric
+    noun: str
+
+    @property
+    def title(self) -> str:
+        """The kind of table, for a heading."""
+        return f"Every model at every {self.noun}"
+
+    @property
+    def all_sites(self) -> str:
+        """The words for a model that was not made for one site."""
+        return f"all {wording.several(self.noun)}"
+
+    @property
+    def reading(self) -> list[str]:
+        """How to read the table."""
+        noun = self.noun
+        sites = wording.several(noun)
+        return [
+            f"A row is a model, a column the test rows of a {noun}. * marks the own model of a {noun} on its own rows.",
+            f"The mean is that of {self.all_sites} with a score; the own model of a {noun} scores there on the rows of the other "
+            f"{sites}, too.",
+            f"All models have the same training rows of one division; scores of one division and of small {sites} vary by chance.",
+        ]
+
+    @property
+    def table(self) -> Table:
+        """The table of the models, one column for each site."""
+        columns = [
+            words("Model", lambda row: row.method),
+            words("Trained at", lambda row: row.site or self.all_sites),
+        ]
+        for site in self.scores["client"].unique():
+            columns.append(_site_column(str(site), self.metric))
+        columns.append(number("Mean", lambda row: row.mean, self.metric.text))
+        return Table.of(
+            f"{self.metric.title} of every model at every {self.noun}",
+            columns,
+            model_rows(self.scores, self.metric),
+        )
+
+    @property
+    def small_sites(self) -> str:
+        """A note on sites with few test rows of an outcome, whose scores say little; empty without such."""
+        if "n_positive" not in self.scores:
+            return ""
+        sizes = self.scores.drop_duplicates("client")
+        others = sizes["n_test"] - sizes["n_positive"]
+        fewest = sizes[["n_positive"]].assign(others=others).min(axis=1)
+        few = [str(name) for name in sizes["client"][fewest < MIN_SAMPLES_OF_CLASS]]
+        if not few:
+            return ""
+        return (
+            f"Fewer than {MIN_SAMPLES_OF_CLASS} test rows of one outcome, so that a score there says little: "
+            f"{wording.few(few, self.noun)}."
+        )
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """A record for each model with all digits: `model trained_at`, a score for each site, and `mean`."""
+        records = []
+        for row in model_rows(self.scores, self.metric):
+            record: dict[str, Any] = {"model": row.method, "trained_at": row.site or self.all_sites}
+            records.append(record | row.scores | {"mean": row.mean})
+        return records
+
+    def page(self, notes: Sequence[str]) -> str:
+        """The table as one HTML document that needs no other file."""
+        models = self.scores[["method", "site"]].drop_duplicates()
+        sites = wording.plural(self.scores["client"].nunique(), self.noun)
+        return fill(
+            "table_page.html.j2",
+            kind=self.title,
+            title=f"{wording.plural(len(models), 'model')} at {sites}",
+            about=self.table.caption,
+            heading="How to read it",
+            reading=[*self.reading, *notes],
+            table=self.table,
+        )
 
 
 def _site_column(site: str, metric: Metric) -> TableColumn:
@@ -74,41 +138,3 @@ def _site_column(site: str, metric: Metric) -> TableColumn:
         return TableCell(text, score, strong=is_own)
 
     return TableColumn(site, cell)
-
-
-def small_sites(scores: pd.DataFrame) -> str:
-    """A note on sites with few test rows of an outcome, whose scores say little; empty without such."""
-    if "n_positive" not in scores:
-        return ""
-    sizes = scores.drop_duplicates("client")
-    fewest = sizes[["n_positive"]].assign(others=sizes["n_test"] - sizes["n_positive"]).min(axis=1)
-    few = [str(name) for name in sizes["client"][fewest < MIN_SAMPLES_OF_CLASS]]
-    if not few:
-        return ""
-    return (
-        f"Fewer than {MIN_SAMPLES_OF_CLASS} test rows of one outcome, so that a score there says little: "
-        f"{wording.few(few, 'site')}."
-    )
-
-
-def page(scores: pd.DataFrame, metric: Metric, title: str, notes: Sequence[str]) -> str:
-    """The table as one HTML document that needs no other file."""
-    table = as_table(scores, metric)
-    return fill(
-        "table_page.html.j2",
-        kind="Every model at every site",
-        title=title,
-        about=table.caption,
-        heading="How to read it",
-        reading=[*READING, *notes],
-        table=table,
-    )
-
-
-def wide(scores: pd.DataFrame, metric: Metric) -> list[dict[str, Any]]:
-    """A record for each model with all digits: `model trained_at`, a score for each site, and `mean`."""
-    records = []
-    for row in model_rows(scores, metric):
-        record: dict[str, Any] = {"model": row.method, "trained_at": row.site or ALL}
-        records.append(record | row.scores | {"mean": row.mean})
-    return records

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+from unalike._utils.nouns import several
 from unalike.metrics.named_metrics import PERCENT, Metric, as_text, significant
 from unalike.statistics.client_scores import MEAN
 from unalike.statistics.risks import MIN_SAMPLES_OF_CLASS
@@ -117,13 +118,6 @@ def plural(count: int, noun: str) -> str:
 def not_judged(count: int, noun: str) -> str:
     """The words for clients that are too small for a score of their own: `2 clients with fewer than ten ...`."""
     return f"{plural(count, noun)} with fewer than {MIN_SAMPLES_OF_CLASS} test rows of an outcome counted, not judged"
-
-
-def several(noun: str) -> str:
-    """The plural of a noun: `clients`, `cities`, `classes`, `branches`."""
-    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "x", "z", "ch", "sh")) else f"{noun}s"
 
 
 def gain_over(baseline: str, metric: Metric) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,43 +24,30 @@ LEVEL = 0.05
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Metrics of drawn samples: metric -> its values for all samples together [draws], and by row of a table [draws, rows]."""
+def bootstrap(
+    task: Task, scores: Scores, rows: int, unit: np.ndarray, chosen: RunMetrics
+) -> dict[str, np.ndarray]:
+    """The metrics of `DRAWS` draws: metric -> its values by row of a table [draws, rows].
 
-    of_all: Mapping[str, np.ndarray]
-    of_rows: Mapping[str, np.ndarray]
-
-
-def bootstrap(task: Task, scores: Scores, rows: int, unit: np.ndarray, chosen: RunMetrics) -> Draws:
-    """The metrics of `DRAWS` draws. `scores.client` has the row of each sample [n], below `rows`; `unit` [n] its unit.
-
-    Within each row as many units, such as patients, are drawn with replacement as it has, each with all its samples (Field and
-    Welsh, 2007: the cluster bootstrap). Where every sample is a unit, this is the bootstrap of Efron (1979) within rows.
+    `scores.client` has the row of each sample [n], below `rows`; `unit` [n] its unit. Within each row as many units, such as
+    patients, are drawn with replacement as it has, each with all its samples (Field and Welsh, 2007: the cluster bootstrap). Where
+    every sample is a unit, this is the bootstrap of Efron (1979) within rows. Draws from rows of few units vary too little, so all
+    samples together are to be drawn as one row.
     """
     order = np.lexsort((unit, scores.client))
     by_unit = scores.of(order)
     units = _Units.of(by_unit.client.astype(np.int64), unit[order])
     rng = np.random.default_rng(SEED)
     draws_at_once = max(1, MAX_DRAWN_SAMPLES // max(1, len(order)))
-    of_all = []
-    of_rows = []
+    tables = []
     for first in range(0, DRAWS, draws_at_once):
         count = min(draws_at_once, DRAWS - first)
         places, draw = units.draw(rng, count)
         drawn = by_unit.of(places)
-        as_one = replace(drawn, client=draw)
         by_row = replace(drawn, client=draw * rows + drawn.client)
-        of_all.append(pd.DataFrame(per_client(task, as_one, count, chosen)))
-        of_rows.append(pd.DataFrame(per_client(task, by_row, count * rows, chosen)))
-    all_together = pd.concat(of_all)
-    row_by_row = pd.concat(of_rows)
-    return Draws(
-        of_all={str(name): all_together[name].to_numpy() for name in all_together},
-        of_rows={
-            str(name): row_by_row[name].to_numpy().reshape(DRAWS, rows) for name in row_by_row
-        },
-    )
+        tables.append(pd.DataFrame(per_client(task, by_row, count * rows, chosen)))
+    table = pd.concat(tables)
+    return {str(name): table[name].to_numpy().reshape(DRAWS, rows) for name in table}
 
 
 def percentile_interval(values: np.ndarray, level: float = LEVEL) -> Interval:

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from unalike.core.tasks.task import TWO_CLASSES, Task
-from unalike.metrics.metrics import Metrics, RunMetrics, measure, per_client
+from unalike.metrics.metrics import Metrics, RunMetrics, per_client
 from unalike.metrics.named_metrics import probabilities
 from unalike.metrics.scoring import Scores
-from unalike.statistics.bootstrap import Draws, Interval, bootstrap, percentile_interval
+from unalike.statistics.bootstrap import Interval, bootstrap, percentile_interval
 from unalike.statistics.risks import Risks
 
 POOLED = "all samples pooled"
@@ -25,6 +25,9 @@ MAX_SAMPLES_WITH_INTERVALS = 50_000
 MAX_ROWS_WITH_INTERVALS = 100
 """With more rows, draws of each take long, and nobody reads so many intervals."""
 UNKNOWN: Interval = (math.nan, math.nan)
+
+Draws = dict[str, np.ndarray]
+"""Metric -> its values in draws of the samples of each row, [draws, rows]; empty where there are none."""
 
 
 @dataclass(frozen=True)
@@ -74,32 +77,31 @@ def evaluated_rows(
 ) -> list[EvaluatedRow]:
     """A row for each name, with the samples whose `owner` [n] is its number.
 
-    `summarized`: two rows follow if there are several, `POOLED` and `MEAN`. Intervals are percentiles of `bootstrap`.
+    `summarized`: two rows follow if there are several, `POOLED` and `MEAN`. Intervals are percentiles of `bootstrap`, for `POOLED`
+    of draws from all samples as one row.
     """
     scores = replace(samples.scores, client=owner)
     by_row = per_client(samples.task, scores, len(names), samples.chosen)
     places_of_row = [np.flatnonzero(owner == k) for k in range(len(names))]
     enough = [_has_enough(samples, places) for places in places_of_row]
-    draws = _draws(samples, scores, len(names), any(enough))
+    draws = _draws(samples, scores, len(names)) if any(enough) else {}
     rows = []
     for k, name in enumerate(names):
         places = places_of_row[k]
         intervals = dict.fromkeys(by_row[k], UNKNOWN)
-        if enough[k] and draws is not None:
-            for metric, values in draws.of_rows.items():
+        if enough[k]:
+            for metric, values in draws.items():
                 intervals[metric] = percentile_interval(values[:, k])
         rows.append(EvaluatedRow(name, len(places), by_row[k], intervals, samples.risks(places)))
     if not summarized or len(names) == 1:
         return rows
-    return [*rows, _pooled(samples, scores, draws), _mean(by_row, enough, draws)]
+    return [*rows, _pooled(samples), _mean(by_row, enough, draws)]
 
 
-def _draws(samples: Evaluated, scores: Scores, rows: int, wanted: bool) -> Draws | None:
-    """The draws of all rows; None where no row has an interval."""
-    if not wanted and not _has_enough(samples, np.arange(len(scores.y))):
-        return None
+def _draws(samples: Evaluated, scores: Scores, rows: int) -> Draws:
+    """Draws of the samples of each of so many rows; none where they take too long."""
     if len(scores.y) > MAX_SAMPLES_WITH_INTERVALS or rows > MAX_ROWS_WITH_INTERVALS:
-        return None
+        return {}
     return bootstrap(samples.task, scores, rows, samples.unit, samples.chosen)
 
 
@@ -113,25 +115,20 @@ def _has_enough(samples: Evaluated, places: np.ndarray) -> bool:
     return fewest >= MIN_UNITS
 
 
-def _pooled(samples: Evaluated, scores: Scores, draws: Draws | None) -> EvaluatedRow:
+def _pooled(samples: Evaluated) -> EvaluatedRow:
     """The row of all samples together."""
-    places = np.arange(len(scores.y))
-    metrics = measure(samples.task, scores, samples.chosen)
-    intervals = dict.fromkeys(metrics, UNKNOWN)
-    if draws is not None and _has_enough(samples, places):
-        for name, values in draws.of_all.items():
-            intervals[name] = percentile_interval(values)
-    return EvaluatedRow(POOLED, len(places), metrics, intervals, samples.risks(places))
+    every_sample = np.zeros(len(samples.unit), np.int64)
+    [row] = evaluated_rows(samples, every_sample, [POOLED], summarized=False)
+    return row
 
 
-def _mean(by_row: Sequence[Metrics], enough: Sequence[bool], draws: Draws | None) -> EvaluatedRow:
+def _mean(by_row: Sequence[Metrics], enough: Sequence[bool], draws: Draws) -> EvaluatedRow:
     """The row of the mean of the rows that have a value; with an interval where each of these has one."""
     table = pd.DataFrame(by_row)
     means = {str(name): float(value) for name, value in table.mean().items()}
     intervals = dict.fromkeys(means, UNKNOWN)
-    if draws is not None:
-        for name, values in draws.of_rows.items():
-            counted = table[name].notna().to_numpy()
-            if counted.any() and np.array(enough)[counted].all():
-                intervals[name] = percentile_interval(values[:, counted].mean(axis=1))
+    for name, values in draws.items():
+        counted = table[name].notna().to_numpy()
+        if counted.any() and np.array(enough)[counted].all():
+            intervals[name] = percentile_interval(values[:, counted].mean(axis=1))
     return EvaluatedRow(MEAN, None, means, intervals)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -44,7 +44,7 @@ Samples = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Largest number of training samples that a site may claim; by its --summary a tenth more than in there, else 1000000.",
+        help="Most training samples that a site may claim; by its --summary a tenth more than its table has, else 1000000.",
         show_default=False,
     ),
 ]
@@ -185,17 +185,17 @@ def command(
     # what the operator should know, and has to do now
     val = terms["val"]
     least = SitePolicy().least_test
-    small_sites = [site for site, most in caps.items() if val and most * val / (1 - val) < least]
-    if small_sites:
+    not_validating = sites_without_validation(caps, summary, val, least) if val else []
+    if not_validating:
         print(
-            f"note: --val {val:g} leaves fewer than {least} validation samples at {listed(small_sites)}, and a site with fewer "
-            "evaluates on none: a larger --val helps, or a lower least_test in its site.toml"
+            f"note: --val {val:g} leaves fewer than {least} validation samples at {listed(not_validating)}: there they train, and "
+            "the site validates nothing: a larger --val helps, or a lower least_test in its site.toml"
         )
     untested = sites_without_scores(summary, least)
     if untested:
         print(
-            f"note: a fifth of the rows tests, fewer than {least} at {listed(untested)}: such a site trains and keeps its model, "
-            "but no score leaves it; least_test in its site.toml may be lower"
+            f"note: a fifth of the rows tests, fewer than {least} at {listed(untested)}: there all rows train, the site keeps its "
+            "model, and no score leaves it; least_test in its site.toml may be lower"
         )
     for note in notes_on_methods(created.federation):
         print(note)
@@ -249,9 +249,7 @@ def share_or_number(name: str, value: float) -> float | int:
 
 
 def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> dict[str, int]:
-    """Site -> the most training samples it may claim: as in north:120, else `samples`, else a tenth more than in its summary."""
-    from unalike.data.sources.table_summary import TableSummary
-
+    """Site -> the most training samples it may claim: as in north:120, else `samples`, else a tenth more than its table's rows."""
     # the names, and the numbers behind some of them
     names = []
     typed_caps = {}
@@ -283,18 +281,35 @@ def sample_caps(text: str, samples: int | None, summaries: Sequence[Path]) -> di
     from_summaries = {}
     if samples is None:
         for file in summaries:
-            from_summaries[file.stem] = math.ceil(1.1 * TableSummary.load(file).rows)
+            from_summaries[file.stem] = math.ceil(11 * _rows_of_table(file) / 10)
     caps = {name: samples or from_summaries.get(name, MAX_SAMPLES) for name in names}
     for name, number in typed_caps.items():
         caps[name.strip()] = int(number)
     return caps
 
 
-def sites_without_scores(summaries: Sequence[Path], least: int) -> list[str]:
-    """The sites of which a fifth of the rows, which tests, is fewer than `least`, by their summaries."""
+def sites_without_validation(
+    caps: Mapping[str, int], summaries: Sequence[Path], val: float, least: int
+) -> list[str]:
+    """The sites with fewer than `least` validation samples, by their summaries, or else by the training samples they may claim."""
     from unalike.data.sources.table_summary import TableSummary
 
-    return [file.stem for file in summaries if TableSummary.load(file).rows // 5 < least]
+    expected = {site: most * val / (1 - val) for site, most in caps.items()}
+    for file in summaries:
+        expected[file.stem] = TableSummary.load(file).rows * val
+    return [site for site, samples in expected.items() if samples < least]
+
+
+def _rows_of_table(summary: Path) -> int:
+    """The rows of the table of a summary, which is of the four fifths that do not test."""
+    from unalike.data.sources.table_summary import TableSummary
+
+    return math.ceil(5 * TableSummary.load(summary).rows / 4)
+
+
+def sites_without_scores(summaries: Sequence[Path], least: int) -> list[str]:
+    """The sites of which a fifth of the rows, which tests, is fewer than `least`, by their summaries of the other rows."""
+    return [file.stem for file in summaries if _rows_of_table(file) // 5 < least]
 
 
 def schema_like(data: str, accept: bool = False) -> object:

@@ -10,6 +10,8 @@ from unalike.data.partitioning.partition_files import ClientIndices, read_fl_ben
 from unalike.data.partitioning.scheme import Division, by_value, registry
 
 Columns = Mapping[str, np.ndarray]
+CLIENT, SITE = "client", "site"
+"""The words for a client: of a simulation whose data has no other, and of a federation."""
 
 
 @registry.register("natural")
@@ -192,9 +194,12 @@ def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
     return shortened if is_unique else numbered
 
 
-def owner_column(spec: str) -> str:
-    """The column whose values are the clients, of the spec of a partition by owners; empty for another one."""
+def client_noun(spec: str) -> str:
+    """The word for a client by the spec of a partition: the column of the owners where one divides the data, else `client`."""
     if not spec.startswith(("natural(", "leave_one_out(")):
-        return ""
+        return CLIENT
     scheme, *_ = parse(spec)
-    return str(scheme.parameters.get("column", ""))
+    column = str(scheme.parameters.get("column", ""))
+    # a column may have the name of something else that a report counts
+    is_word = column.isalpha() and column not in ("method", "seed", "round")
+    return column if is_word else CLIENT

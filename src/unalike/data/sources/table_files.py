@@ -108,6 +108,7 @@ def read_table(
     date: Columns = (),
     labelled_only: bool = False,
     labelled: bool = False,
+    scored: bool = False,
     sep: str | None = None,
     decimal: str | None = None,
     charset: str | None = None,
@@ -153,6 +154,7 @@ def read_table(
             `encoding`, the columns that are written in another way than there.
         labelled_only: Leave out the rows without a target or a group, which are refused otherwise.
         labelled: Read the target of the agreed `encoding` unless another one is named.
+        scored: The rows are scored as they are: what notes say of dividing them does not concern them.
         sep: The separator of delimited text, `decimal` its decimal mark, `charset` its character encoding; found unless given.
         accept: Read classes, categories and owners that differ only in case, space or number format ("yes", "Yes", "no ", "1" and
             "1.0") as different ones, which are refused otherwise.
@@ -222,7 +224,7 @@ def read_table(
     units = units_of(frame, unit, read_otherwise, group, where, are_sought=is_divided)
     moments = _times(frame, split_by, split, dates, where)
     test = _test_rows(frame, y, split, units, moments, where)
-    is_random = is_divided and split_by is None
+    is_random = is_divided and split_by is None and not scored
     _note_dates(frame.drop(columns=list(dict.fromkeys(sources))), is_random, where)
     order = np.argsort(test, kind="stable")
     train = int((~test).sum())
@@ -236,7 +238,7 @@ def read_table(
     of_label = targets[0] if len(targets) == 1 else tuple(targets)
     owners = {name: frame[name] for name in group if name != unit}
     unused = list(dict.fromkeys([*unread, *frame.columns.intersection([*groups]), *moment_columns]))
-    notes = [] if units is None else units.notes
+    notes = [] if units is None or scored else units.notes
     words = _words(text, length, vocabulary, bag, unused, where)
     if encoding is not None:
         _check_agreed(encoding, unread, text, where)

@@ -14,6 +14,7 @@ from unalike._utils.system.locks import locked
 from unalike._utils.system.proxies import prepare_proxies_for
 from unalike._utils.system.supervisor import exit_at_sigterm
 from unalike._utils.tensor_files import write_bytes
+from unalike.core.tasks.registry import find_task
 from unalike.data.population import Population
 from unalike.data.sources.load import table_at
 from unalike.federation.protocol.bundle import Bundle
@@ -58,8 +59,10 @@ def join(
     host, _, _ = address.rpartition(":")
     prepare_proxies_for(host.strip("[]"))
 
-    # 1. A look at the samples, before anything is connected.
-    own = site_data_apart(bundle.federation, data, data_dir, bundle.site, accept)
+    # 1. A look at the samples, before anything is connected. Those that the site's rules do not let test train.
+    rules = folder / "site.toml"
+    least_test = SitePolicy.read(rules).least_test
+    own = site_data_apart(bundle.federation, data, data_dir, bundle.site, accept, least_test)
     for line in [*looked_at(bundle.federation, own, accept), *notes_on_methods(bundle.federation)]:
         say(line)
     expires = expiry(
@@ -76,7 +79,7 @@ def join(
         f"a site runs in {folder} already: end it first; another site needs a bundle of its own",
     ):
         # 2. The site's own rules, and its worker, which refuses samples that they exclude.
-        policy = SitePolicy.of(folder / "site.toml")
+        policy = SitePolicy.of(rules)
         policy.limit_process()
         worker = SiteWorker(
             bundle.federation,
@@ -91,7 +94,7 @@ def join(
         bundle.claim(folder)
         data_file = table_at(data, data_dir) or Path(data)
         write_bytes(folder / DATA, str(data_file.resolve()).encode())
-        for line in policy.unused(own):
+        for line in policy.unused(own, find_task(bundle.federation.data.task)):
             say(line)
         if policy.epsilon:
             say(worker.ledger.summary)
@@ -111,12 +114,17 @@ def join(
             node.serve(worker.done if until_done else Event())
 
 
-def wire_lines(federation: Federation, data: str, data_dir: Path | None, site: str) -> list[str]:
-    """A look at a site's data, and for each agreed method what leaves the site and what it receives, as lines with their sizes."""
+def wire_lines(
+    federation: Federation, data: str, data_dir: Path | None, site: str, least_test: int = 0
+) -> list[str]:
+    """A look at a site's data, and for each agreed method what leaves the site and what it receives, as lines with their sizes.
+
+    `least_test` is the site's rule of this name.
+    """
     from unalike.federation.protocol.agreed_methods import notes_on_methods
     from unalike.federation.protocol.roster import site_population
 
-    own = site_data(federation, data, data_dir, site)
+    own = site_data(federation, data, data_dir, site, least_test)
     population = site_population(federation, federation.number(site), own)
     lines = [*looked_at(federation, own, accept=True), *notes_on_methods(federation)]
     for method in dict.fromkeys((federation.method, *federation.also)):

@@ -26,10 +26,13 @@ from unalike.data.table_encoding import OtherCoding
 from unalike.federation.protocol.federation_file import Federation, Schema
 
 
-def site_data(federation: Federation, data: str, data_dir: Path | None, site: str) -> ClientData:
+def site_data(
+    federation: Federation, data: str, data_dir: Path | None, site: str, least_test: int = 0
+) -> ClientData:
     """A site's samples. Without a test set every fifth of a class (of its units, if it names any) tests; `val` validates.
 
-    With a time the later fifth tests, and the later of the training samples validate.
+    With a time the later fifth tests, and the later of the training samples validate. Where fewer than `least_test` would test or
+    validate, which no score may be made of, they train, and a warning says so.
     """
     schema = federation.data
     dataset = _read(schema, data, data_dir)
@@ -41,6 +44,8 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     # 1. The test samples: a unit, such as a patient, is on one side as a whole.
     if test is None:
         is_test = a_fifth(y.numpy(), units, time)
+        if _too_few(int(is_test.sum()), "test", least_test):
+            is_test[:] = False
         tests = torch.from_numpy(np.flatnonzero(is_test))
         trains = torch.from_numpy(np.flatnonzero(~is_test))
         test = (take_rows(x, tests), y[tests])
@@ -56,9 +61,12 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
         return ClientData(train=(x, y), test=test, name=site)
 
     # 3. The validation samples, drawn as a simulation draws them for this client.
+    rows = np.arange(len(y))
     val_rows, train_rows = draw_validation(
-        np.arange(len(y)), federation.val, federation.seed, federation.number(site), units, time
+        rows, federation.val, federation.seed, federation.number(site), units, time
     )
+    if _too_few(len(val_rows), "validation", least_test):
+        val_rows, train_rows = rows[:0], rows
     val = torch.from_numpy(val_rows)
     train = torch.from_numpy(train_rows)
     return ClientData(
@@ -69,8 +77,25 @@ def site_data(federation: Federation, data: str, data_dir: Path | None, site: st
     )
 
 
+def _too_few(samples: int, kind: str, least_test: int) -> bool:
+    """Whether so many samples are too few to be evaluated; warns of it where there are some."""
+    if samples >= least_test:
+        return False
+    if samples:
+        warn(
+            f"{samples} {kind} samples would be fewer than least_test in site.toml ({least_test}), and no score would leave this "
+            "site: they train instead"
+        )
+    return True
+
+
 def site_data_apart(
-    federation: Federation, data: str, data_dir: Path | None, site: str, accept: bool = False
+    federation: Federation,
+    data: str,
+    data_dir: Path | None,
+    site: str,
+    accept: bool = False,
+    least_test: int = 0,
 ) -> ClientData:
     """`site_data`. A process of its own reads a table, so that the 66 MB of pandas do not stay in this one.
 
@@ -78,8 +103,9 @@ def site_data_apart(
     """
     if table_at(data, data_dir) is None:
         # arrays, without pandas
-        return site_data(federation, data, data_dir, site)
-    [(arrays, notes)] = in_processes(partial(_arrays, federation, data, data_dir), [site], 1, 1)
+        return site_data(federation, data, data_dir, site, least_test)
+    arrays_of = partial(_arrays, federation, data, data_dir, least_test)
+    [(arrays, notes)] = in_processes(arrays_of, [site], 1, 1)
     for note in notes:
         if isinstance(note, OtherCoding) and not accept:
             raise UnalikeError(f"{note}. Write the values as agreed, or join with --accept")
@@ -88,12 +114,12 @@ def site_data_apart(
 
 
 def _arrays(
-    federation: Federation, data: str, data_dir: Path | None, site: str
+    federation: Federation, data: str, data_dir: Path | None, least_test: int, site: str
 ) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], list[str | OtherCoding]]:
     """A site's samples by split, and the warnings about them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        samples = site_data(federation, data, data_dir, site)
+        samples = site_data(federation, data, data_dir, site, least_test)
     arrays = {split: (x.numpy(), y.numpy()) for split, (x, y) in samples.splits().items()}
     # A warning of another library may not cross to another process as it is.
     notes: list[str | OtherCoding] = []

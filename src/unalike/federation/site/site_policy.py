@@ -100,6 +100,13 @@ class SitePolicy:
                 value = values.get(option.name, option.default)
                 text += f"# {option.help.text}\n{option.name} = {json.dumps(value)}\n\n"
             write_bytes(file, text.encode())
+        return cls.read(file)
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """The rules in the file, the usual ones if it is missing. Raises `UnalikeError` for what cannot be read."""
+        if not file.exists():
+            return cls()
         try:
             return cls(**tomllib.loads(file.read_text()))
         except (OSError, ValueError) as error:
@@ -151,19 +158,23 @@ class SitePolicy:
                 "columns, or lower the rule where a secure aggregation adds up what the sites send",
             )
 
-    def unused(self, data: ClientData) -> list[str]:
-        """Sentences on test and validation samples that are too few to evaluate."""
-        text = (
-            f"fewer than least_test in site.toml ({self.least_test}): they are not used, and no score leaves this site; it trains, "
-            "and keeps its model all the same"
-        )
+    def unused(self, data: ClientData, task: Task) -> list[str]:
+        """Sentences on test and validation samples that are not evaluated: of rare classes, or too few."""
+        left = data.without_small_groups(self.least_test, self.least_class, task.kinds).splits()
         sentences = []
-        for split in ("test", "val"):
-            if split not in data.splits():
+        for split, (_, y) in data.splits().items():
+            _, y_left = left[split]
+            if len(y_left) == len(y):
                 continue
-            _, y = data.splits()[split]
-            if 0 < len(y) < self.least_test:
-                sentences.append(f"{len(y)} {split} samples, {text}")
+            why = f"of a class with fewer than least_class in site.toml ({self.least_class})"
+            if not len(y_left):
+                why = (
+                    f"fewer than least_test in site.toml ({self.least_test}), or only of rare classes; no score leaves this site, "
+                    "which trains and keeps its model all the same"
+                )
+            sentences.append(
+                f"{len(y) - len(y_left)} of {len(y)} {split} samples are not used: they are {why}"
+            )
         return sentences
 
     def check_request(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.nouns import several
 from unalike.core.tasks.task import CLASSES
 from unalike.core.types import Tree
 from unalike.data.sanity import listed
@@ -122,8 +123,8 @@ class LinearFit:
         return move <= MOST_LAST_MOVE * (size + np.abs(combinations).max(1))
 
 
-def coefficient_table(group: ModelGroup, population: Population) -> pd.DataFrame:
-    """The table of `Run.coefficients`, for the model of a group.
+def coefficient_table(group: ModelGroup, population: Population, noun: str) -> pd.DataFrame:
+    """The table of `Run.coefficients`, for the model of a group; `noun` is the word for a client in notes.
 
     Raises `UnalikeError` for a model that Newton's method did not fit, or of which nothing has converged.
     """
@@ -139,16 +140,17 @@ def coefficient_table(group: ModelGroup, population: Population) -> pd.DataFrame
         combinations[:, row] = [term.combination for term in terms]
         tables.append(_rows(fit, outcome, terms, combinations.reshape(len(terms), -1)))
     table = pd.concat(tables, ignore_index=True)
-    _tell_doubts(fit, table)
+    _tell_doubts(fit, table, noun)
     clients = round(fit.number("clients"))
     if clients < group.members.clients:
         warn(
-            f"{clients} of {group.members.clients} clients took part in the last round, and the coefficients are those of their "
-            "samples alone"
+            f"{clients} of {group.members.clients} {several(noun)} took part in the last round, and the coefficients are those of "
+            "their samples alone"
         )
     table = table.drop(columns=[IS_DETERMINED, HAS_CONVERGED])
+    table.attrs["client_noun"] = noun
     table.attrs["about"] = (
-        f"{fit.number('samples'):.0f} training samples of {fit.number('clients'):.0f} clients, {spec_text(fit.part)}, "
+        f"{fit.number('samples'):.0f} training samples of {clients} {several(noun)}, {spec_text(fit.part)}, "
         f"{group.state.round} rounds"
     )
     return table
@@ -242,7 +244,7 @@ def _rows(
     return pd.DataFrame(columns)
 
 
-def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
+def _tell_doubts(fit: LinearFit, table: pd.DataFrame, noun: str) -> None:
     """Warn of coefficients that are left out, and of small clients. Raises `UnalikeError` where nothing has converged."""
     if fit.freedom <= 0:
         raise UnalikeError(
@@ -276,22 +278,23 @@ def _tell_doubts(fit: LinearFit, table: pd.DataFrame) -> None:
             f"no coefficient of {listed(list(undetermined))}: in the training samples these columns are constant, or sums of "
             f"others; leave one of them out, or give {fit.part.name}(l2=0.1)"
         )
-    _tell_small_clients(fit)
+    _tell_small_clients(fit, noun)
 
 
-def _tell_small_clients(fit: LinearFit) -> None:
+def _tell_small_clients(fit: LinearFit, noun: str) -> None:
     """Warn of clients with too few samples for intercepts of their own, or for sums that hide single ones."""
     samples = fit.number("samples") / fit.number("clients")
     is_of_classes = fit.head.task.offers(CLASSES)
     if fit.part.has_own_intercepts and is_of_classes and samples < FEWEST_OF_OWN_INTERCEPT:
         warn(
-            f"{samples:.0f} samples a client, each with an intercept of its own: below some {FEWEST_OF_OWN_INTERCEPT} coefficients "
-            "of classes are too large; compare them with those of newton"
+            f"{samples:.0f} samples per {noun}, each with an intercept of its own: below some {FEWEST_OF_OWN_INTERCEPT} "
+            "coefficients of classes are too large; compare them with those of newton"
         )
     small = round(fit.number("small_clients"))
     if small:
         clients = round(fit.number("clients"))
         warn(
-            f"{small} of {clients} clients have fewer samples than the model has coefficients ({fit.head.count}): in a federation "
-            "what they send may tell of single samples unless a secure aggregation adds it up; robust standard errors rest on few"
+            f"{small} of {clients} {several(noun)} have fewer samples than the model has coefficients ({fit.head.count}): in "
+            "a federation what they send may tell of single samples unless a secure aggregation adds it up; robust standard errors "
+            "rest on few"
         )

@@ -23,6 +23,7 @@ from unalike.core.tasks.registry import find_task
 from unalike.core.types import Tree
 from unalike.core.work import Work
 from unalike.data.partition_plan import PartitionPlan
+from unalike.data.partitioning.origin_schemes import SITE, client_noun
 from unalike.data.population import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.data.table_encoding import Encoding
@@ -123,6 +124,13 @@ class Run:
     def executor(self) -> str:
         """The executor that ran, and why it was chosen."""
         return self._runner.executor
+
+    @property
+    def client_noun(self) -> str:
+        """The word for a client: `site` in a federation, the column of the owners where one divides the data, else `client`."""
+        if "federation" in self.config:
+            return SITE
+        return client_noun(str(self.config["data"].get("partition", "")))
 
     @property
     def selected(self) -> int | None:
@@ -247,7 +255,7 @@ class Run:
                 f"the model is that of round {self.selected}, which select='best' chose, and coefficients are those of a fit "
                 "that has converged; leave select out"
             )
-        return coefficient_table(self._group(), self.run_config.population)
+        return coefficient_table(self._group(), self.run_config.population, self.client_noun)
 
     def export(self, folder: str | Path, *, client: int | str | None = None) -> Path:
         """Write the shared model, or that of a client, as a folder that predicts without this library.
