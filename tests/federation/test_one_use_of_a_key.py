@@ -304,6 +304,8 @@ def test_second_sum_over_a_model_with_another_weight_is_declined(tmp_path):
         sites.ask_unmask(name, RUNS[0], 1, 0, NAMES, [])
     with pytest.raises(Declined, match="with other weights"):
         sites.summand("site0", RUNS[1], 1, 0, NAMES, 0, None, np.zeros(3), factor=3.0)
+    with pytest.raises(Declined, match="of another round"):
+        sites.summand("site0", RUNS[0], 1, 1, NAMES, 0, None, np.zeros(3), factor=2.0)
     sites.summand("site0", RUNS[1], 1, 0, NAMES, 0, None, np.zeros(3), factor=2.0)
 
 
@@ -319,16 +321,16 @@ def test_setup_of_too_many_rounds_deletes_no_secret(tmp_path):
 
 def test_torn_line_of_the_ledger_counts_for_nothing_and_the_next_one_counts(tmp_path):
     ledger = SumLedger(tmp_path / "sums.jsonl")
-    ledger.add("model", KnownSum(("a", "b", "c")))
+    ledger.add("model", KnownSum(("a", "b", "c"), (1, 0)))
     with open(ledger.file, "a") as file:
         file.write('\n["other model", "a", "b')
-    SumLedger(ledger.file).add("third model", KnownSum(("b", "c", "d"), 0.5))
+    SumLedger(ledger.file).add("third model", KnownSum(("b", "c", "d"), (1, 2), 0.5))
     again = SumLedger(ledger.file)
-    assert again.sums_over("model") == [KnownSum(("a", "b", "c"))]
+    assert again.sums_over("model") == [KnownSum(("a", "b", "c"), (1, 0))]
     assert not again.sums_over("other model")
-    assert again.sums_over("third model") == [KnownSum(("b", "c", "d"), 0.5)]
+    assert again.sums_over("third model") == [KnownSum(("b", "c", "d"), (1, 2), 0.5)]
     before = ledger.file.read_bytes()
-    again.add("model", KnownSum(("a", "b", "c")))
+    again.add("model", KnownSum(("a", "b", "c"), (1, 0)))
     assert ledger.file.read_bytes() == before
 
 
@@ -336,7 +338,7 @@ def test_ledger_that_cannot_be_written_gives_no_shares(tmp_path):
     ledger = SumLedger(tmp_path / "file" / "sums.jsonl")
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(UnalikeError, match="cannot write"):
-        ledger.add("model", KnownSum(("a",)))
+        ledger.add("model", KnownSum(("a",), (1, 0)))
     assert not ledger.sums_over("model")
 
 

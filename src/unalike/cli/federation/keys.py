@@ -68,7 +68,7 @@ def renew(
     The authority stays the same.
 
     \b
-    unalike federation renew hospitals                          # the certificate expires, or server.key has leaked
+    unalike federation renew hospitals                          # the certificate expires
     unalike federation renew hospitals --host new.example.org   # this machine has a new name
     unalike federation renew hospitals --site north             # north lost its bundle, or is admitted again after `revoke`
     unalike federation renew hospitals --site-key north.keys    # north has made new keys

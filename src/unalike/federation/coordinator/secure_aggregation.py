@@ -437,7 +437,7 @@ class SecureAggregation:
         masked_sum = self._begun_sum()
         assert masked_sum is not None, "sites were asked for this sum"
         self._remember(replace(masked_sum, context=context))
-        self.unmasked.add(model, KnownSum(tuple(alive)))
+        self.unmasked.add(model, KnownSum(tuple(alive), self.state.place))
 
         dropped = [site for site in cohort if site not in alive]
         secrets = self._secrets(alive, dropped)

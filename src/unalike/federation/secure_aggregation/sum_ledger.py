@@ -10,18 +10,19 @@ from unalike._utils.tensor_files import writing
 
 
 class KnownSum(NamedTuple):
-    """The sites of a sum, and the factor with which the update of the ledger's owner is in it."""
+    """The sites of a sum, the step and round that it is of, and the factor with which the update of the ledger's owner is in it."""
 
     sites: tuple[str, ...]
+    place: tuple[int, int]
     factor: float = 1.0
 
 
 class SumLedger:
     """Model (`model_digest`) -> the sums over it, in a file that only grows.
 
-    An update follows from the model, so two sums over one model whose sites differ by one show the update of that site, and as many
-    sums as sites with other factors show all. An entry is on disk before a share leaves. A line that a power cut tore counts for
-    nothing: no share left for it.
+    An update follows from the model. So two sums over one model whose sites differ by one show the update of that site, as many sums
+    as sites with other factors show all, and sums of two rounds show a site that alone trains on other batches in them. An entry is
+    on disk before a share leaves. A line that a power cut tore counts for nothing: no share left for it.
     """
 
     def __init__(self, file: Path):
@@ -30,10 +31,10 @@ class SumLedger:
         lines = file.read_text().splitlines() if file.exists() else []
         for line in lines:
             try:
-                model, factor, *sites = json.loads(line)
+                model, factor, step, round, *sites = json.loads(line)
             except ValueError:
                 continue
-            self._sums.setdefault(model, []).append(KnownSum(tuple(sites), factor))
+            self._sums.setdefault(model, []).append(KnownSum(tuple(sites), (step, round), factor))
 
     def sums_over(self, model: str) -> Sequence[KnownSum]:
         """The sums over this model, in the order of time."""
@@ -48,7 +49,7 @@ class SumLedger:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.file, "a", opener=_for_owner) as file:
                 # a break in front: a torn line does not take the next one with it
-                file.write(f"\n{json.dumps([model, added.factor, *added.sites])}")
+                file.write(f"\n{json.dumps([model, added.factor, *added.place, *added.sites])}")
                 file.flush()
                 os.fsync(file.fileno())
         known.append(added)

@@ -63,7 +63,7 @@ MASK_KEY = "mask key"
 CHANNEL = "channel"
 """The private key that seals shares for another site."""
 
-SECOND_SUM = "a second sum, over other sites or with other weights than the first; the two would show single updates"
+SECOND_SUM = "a second sum, over other sites, of another round or with other weights; the two would show single updates"
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,9 @@ class SecureSums:
         # A sum over this model was unmasked, in this run or an earlier one: only the same sum can be had again.
         known = self.unmasked.sums_over(model)
         is_known = any(
-            same.factor == factor and set(same.sites) <= set(asked.cohort) for same in known
+            (same.place, same.factor) == (head.place, factor)
+            and set(same.sites) <= set(asked.cohort)
+            for same in known
         )
         if len(known) >= self.sums_per_model and not is_known:
             raise self._second_sum(head, known)
@@ -395,7 +397,7 @@ class SecureSums:
 
         # One sum for a round, and one over a model: the difference of two would show single updates.
         known = self.unmasked.sums_over(summand.model)
-        this = KnownSum(asked.alive, summand.factor)
+        this = KnownSum(asked.alive, head.place, summand.factor)
         is_new = this not in known
         has_other_sites = bool(summand.alive) and summand.alive != asked.alive
         if has_other_sites or (is_new and len(known) >= self.sums_per_model):
