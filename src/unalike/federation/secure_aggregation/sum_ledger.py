@@ -20,9 +20,9 @@ class KnownSum(NamedTuple):
 class SumLedger:
     """Model (`model_digest`) -> the sums over it, in a file that only grows.
 
-    An update follows from the model. So two sums over one model whose sites differ by one show the update of that site, as many sums
-    as sites with other factors show all, and sums of two rounds show a site that alone trains on other batches in them. An entry is
-    on disk before a share leaves. A line that a power cut tore counts for nothing: no share left for it.
+    An update follows from the model. So two sums over one model whose sites differ by one show the update of that site, as many
+    sums as sites with other factors show all, and sums of two rounds show a site that alone trains on other batches in them. An
+    entry is on disk before a share leaves. A line that a power cut tore counts for nothing: no share left for it.
     """
 
     def __init__(self, file: Path):
