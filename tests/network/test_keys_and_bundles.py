@@ -445,3 +445,19 @@ def test_two_sites_have_two_connection_keys_in_one_form(tmp_path):
     (tmp_path / "rsa.keys").write_text(json.dumps(copied | {"node.key": pem}))
     with pytest.raises(UnalikeError, match="no key of the curve P-384"):
         site_keys.read_public(tmp_path / "rsa.keys")
+
+
+def test_bundles_of_one_federation_have_its_fingerprint_and_others_have_another(tmp_path):
+    """Who sees north.keys on its way can send north a bundle of a federation of his own around it."""
+    keys.keys(tmp_path / "north")
+    public = {"north": site_keys.read_public(tmp_path / "north.keys")}
+    given = {"host": "localhost", "port": 4433, "keys": public, **TERMS}
+    made = FederationFolder.create(tmp_path / "made", {"north": 1, "south": 1}, **given)
+    other = FederationFolder.create(tmp_path / "other", {"north": 1, "south": 1}, **given)
+    found = {
+        Bundle.read(made.bundles[name], tmp_path / "north").fingerprint
+        for name in ("north", "south")
+    }
+    assert found == {made.fingerprint}
+    false = Bundle.read(other.bundles["north"], tmp_path / "north").fingerprint
+    assert false == other.fingerprint != made.fingerprint

@@ -69,7 +69,7 @@ def command(
     if show:
         least_test = SitePolicy.read(home / "site.toml").least_test
         lines = wire_lines(contents.federation, data, data_dir, contents.site, least_test)
-        print("\n".join(lines))
+        print("\n".join([*lines, f"fingerprint of the federation: {contents.fingerprint}"]))
         return
     join(
         contents,

@@ -195,7 +195,7 @@ class Part:
     Without it: a class that reads `cohort.steps` is refused.
     """
     sends_changes: ClassVar[bool] = False
-    """Messages are changes of client states that the server adds up: what is wrong in one stays.
+    """Messages move what all clients follow, as updates do: changes of states that the server adds up, gradients of its momentum.
 
     Without it: a coordinator leaves messages ten times the room of an update.
     """

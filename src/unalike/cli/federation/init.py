@@ -208,6 +208,9 @@ def command(
     for site, bundle in created.bundles.items():
         print(f"  {site}: {bundle}")
     print(
+        f"fingerprint, to be compared by telephone with `unalike join --show`: {created.fingerprint}"
+    )
+    print(
         f"then `unalike federation up {folder}` here, and `unalike join BUNDLE --data FILE` on every site"
     )
 

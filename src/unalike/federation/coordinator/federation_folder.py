@@ -41,7 +41,13 @@ from unalike.federation.security.keys import (
     private_text,
     public_text,
 )
-from unalike.federation.security.site_keys import NODE, SIGNING, check_connection_keys, new_keys
+from unalike.federation.security.site_keys import (
+    NODE,
+    SIGNING,
+    check_connection_keys,
+    federation_fingerprint,
+    new_keys,
+)
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -333,6 +339,13 @@ class FederationFolder:
     def federation(self) -> Federation:
         """The federation file. Raises `UnalikeError`."""
         return Federation.load(self._file("federation.toml"))
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the federation, which the people at the sites compare with that of their bundles."""
+        federation = self.federation
+        keys = {site.name: site.key for site in federation.sites}
+        return federation_fingerprint(keys, federation.coordinator, self._bytes("ca.pem"))
 
     @property
     def queue(self) -> list[QueuedRun]:

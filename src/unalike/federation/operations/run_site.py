@@ -59,6 +59,8 @@ def join(
     host, _, _ = address.rpartition(":")
     prepare_proxies_for(host.strip("[]"))
 
+    say(f"federation {bundle.federation.name}, fingerprint {bundle.fingerprint}")
+
     # 1. A look at the samples, before anything is connected. Those that the site's rules do not let test train.
     rules = folder / "site.toml"
     least_test = SitePolicy.read(rules).least_test

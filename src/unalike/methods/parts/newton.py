@@ -250,9 +250,11 @@ class NewtonOwnIntercepts(Newton, OwnParameters):
         curvature = sums["curvature"]
         mixed = curvature[shared][:, own]
         answer = mixed @ generalized_inverse(curvature[own][:, own])
+        reduced = curvature[shared][:, shared] - answer @ mixed.T
         sums |= {
             "gradient": gradient[shared] - answer @ gradient[own],
-            "curvature": curvature[shared][:, shared] - answer @ mixed.T,
+            # symmetric but for rounding, which an inverse of nearly dependent rows makes large
+            "curvature": (reduced + reduced.T) / 2,
         }
         kept = client.state[head.bias]
         bias = weights[:, -1].reshape(kept.shape)

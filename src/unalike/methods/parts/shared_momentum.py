@@ -27,6 +27,7 @@ class SharedMomentum(Correction):
     """
 
     needs_data: ClassVar[bool] = True
+    sends_changes: ClassVar[bool] = True
     update_again: ClassVar[Literal["", "as it is", "by steps"]] = "by steps"
 
     beta: Annotated[float, LinearRange(0, 0.97)] = Field(default=0.9, ge=0, lt=1)
