@@ -29,6 +29,7 @@ warnings.simplefilter("ignore")
 
 from small_federation import SmallFederation, make_clients  # noqa: E402
 
+import unalike as ua  # noqa: E402
 from unalike._utils.tensor_files import read_tensors  # noqa: E402
 
 SAMPLE_SIZES = ((20, 8), (12, 6), (6, 3))
@@ -39,9 +40,14 @@ def fed(folder: Path, method: str, rounds: int = 4) -> SmallFederation:
     if plain == method:
         more = {"protocol": ("clients", "local"), "participation": 0.7}
     else:
-        # sites with client states are all in each sum
+        # sites with client states are all in each sum, and make the same number of steps
         more = {"protocol": ("clients",), "secure_aggregation": True, "threshold": 3}
-    return SmallFederation(folder, make_clients(SAMPLE_SIZES), plain, rounds=rounds, **more)
+        more["work"] = ua.Work(steps=3, batch_size=5, lr=0.1)
+    made = SmallFederation(folder, make_clients(SAMPLE_SIZES), plain, rounds=rounds, **more)
+    for name in made.workers:
+        # the noise below rounding in masked summands, which each folder draws anew, is the same in all
+        (folder / name / "noise.secret").write_bytes(bytes(32))
+    return made
 
 
 def contents(fed: SmallFederation) -> dict[str, Any]:

@@ -187,7 +187,7 @@ class Real:
             method=method,
             model="linear",
             rounds=rounds,
-            work=ua.Work(batch_size=64, lr=0.1),
+            work=ua.Work(batch_size=64, lr=0.1, steps=2 if terms.get("threshold") else None),
             data=data,
             repeat=5.0,
             deadline=120.0,
@@ -273,11 +273,14 @@ def test_killed_coordinators_and_site_give_same_model(tmp_path, terms):
     assert not processes_of(tmp_path)
     expected = real.undisturbed(tmp_path / "undisturbed")
     found, _ = read_tensors(real.folder.run / "model.safetensors")
-    assert all(torch.equal(found[n], t) for n, t in expected.params.items())
+    # in sums each folder's sites have other noise below rounding
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if terms else {"rtol": 0, "atol": 0}
+    for name, t in expected.params.items():
+        torch.testing.assert_close(found[name], t, **tolerance)
     tables = [pd.read_parquet(real.folder.run / "rounds.parquet"), expected.history.rounds]
     anew = ["bytes_down", "bytes_up"] if terms else []  # keys are exchanged anew after each kill
     ours, theirs = (t.drop(columns=[*TIMES, *anew]) for t in tables)
-    pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=1e-9)
+    pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, rtol=1e-4 if terms else 1e-9)
 
 
 @pytest.mark.slow
