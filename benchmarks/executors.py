@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -33,7 +34,11 @@ from unalike.runtime.stages.local_backend import LocalBackend
 
 @dataclass(frozen=True)
 class Workload:
-    """A number of clients with samples of one shape, a model, a batch size and the executors to compare."""
+    """A number of clients with samples of one shape, a model, a batch size and the executors to compare.
+
+    Samples are random numbers, or one of so many `tokens`. The label of each is one of ten classes, or, of a named task, one for
+    each of the `places` [H, W] or [T].
+    """
 
     clients: int
     samples: int
@@ -41,14 +46,25 @@ class Workload:
     model: str
     batch: int
     contenders: tuple[str, ...] = ()
+    task: str | None = None
+    places: tuple[int, ...] = ()
+    tokens: int = 0
 
-    def people(self) -> list[ua.ClientData]:
+    def people(self) -> ua.Population:
         g = torch.Generator().manual_seed(0)
-        labels = torch.arange(self.samples) % 10
-        return [
-            ua.ClientData(train=(torch.randn(self.samples, *self.shape, generator=g), labels))
-            for _ in range(self.clients)
-        ]
+        count = self.samples * math.prod(self.places)
+        labels = (torch.arange(count) % 10).view(self.samples, *self.places)
+        clients = []
+        for _ in range(self.clients):
+            x = torch.randn(self.samples, *self.shape, generator=g)
+            if self.tokens:
+                x = torch.randint(self.tokens, x.shape, generator=g)
+            clients.append(ua.ClientData(train=(x, labels)))
+        return ua.Population.of(clients, task=self.task)
+
+    def loss(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The mean cross-entropy; of texts the classes are the last dimension."""
+        return nn.functional.cross_entropy(logits.mT if self.tokens else logits, y)
 
 
 DENSE = ("loop", "batched", "distributed(workers=2, inner='batched')")
@@ -64,6 +80,27 @@ WORKLOADS = {
     "2nn": Workload(100, 100, (784,), "mlp(hidden=(200, 200))", 10, DENSE),
     "cnn": Workload(4, 100, (3, 32, 32), "cnn", 50, IMAGES),
     "resnet20": Workload(4, 50, (3, 32, 32), "resnet20", 50, IMAGES),
+    "unet": Workload(
+        clients=4,
+        samples=96,
+        shape=(1, 32, 32),
+        model="unet(width=8)",
+        batch=16,
+        contenders=("loop", "auto"),
+        task="segmentation",
+        places=(32, 32),
+    ),
+    "language": Workload(
+        clients=10,
+        samples=100,
+        shape=(40,),
+        model="char_lstm(hidden=64, layers=1, every=True)",
+        batch=10,
+        contenders=("loop", "auto"),
+        task="token_classification",
+        places=(40,),
+        tokens=80,
+    ),
 }
 DEVICE_WORKLOADS = {
     "logistic": Workload(100, 100, (64,), "linear", 10),
@@ -79,7 +116,7 @@ REPEATS, DEVICE_REPEATS = 7, 3
 
 
 def bare(
-    clients: list[ua.ClientData], module: nn.Module, batch: int, device: str
+    clients: ua.Population, module: nn.Module, load: Workload, device: str
 ) -> Callable[[], None]:
     """FedAvg without the library: copy the weights, train, average. All samples are on the device."""
     module, samples = (
@@ -95,9 +132,9 @@ def bare(
                 for name, p in module.named_parameters():
                     p.copy_(start[name])
             optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
-            for rows in torch.randperm(len(y), device=device).split(batch):
+            for rows in torch.randperm(len(y), device=device).split(load.batch):
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
+                load.loss(module(x[rows]), y[rows]).backward()
                 optimizer.step()
             for name, p in module.named_parameters():
                 total[name] += p.detach() / len(clients)
@@ -106,7 +143,7 @@ def bare(
 
 
 def ours(
-    stack: ExitStack, clients: list[ua.ClientData], load: Workload, contender: str, device: str
+    stack: ExitStack, clients: ua.Population, load: Workload, contender: str, device: str
 ) -> Callable[[], object]:
     """A round of FedAvg by an executor; its worker processes live as long as `stack`."""
     executor, _, precision = contender.partition(" bf16")
@@ -145,7 +182,7 @@ def measured(load: Workload, device: str) -> dict[str, list[float]]:
             for name in load.contenders or DEVICE_CONTENDERS
         }
         rounds = {
-            "bare loop": bare(clients, ua.model(load.model, load.shape, 10), load.batch, device)
+            "bare loop": bare(clients, ua.model(load.model, load.shape, 10), load, device)
         } | rounds
         times: dict[str, list[float]] = {name: [] for name in rounds}
         for repeat in range((REPEATS if device == "cpu" else DEVICE_REPEATS) + 2):

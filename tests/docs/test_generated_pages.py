@@ -21,9 +21,10 @@ def test_methods_pages_equal_output_of_their_script():
     assert json.loads(made.stdout) == written
 
 
-def test_table_of_unlike_networks_equals_output_of_its_script():
-    script = "import make_unlike_networks as m; print(m.page(m.PAGE.read_text()), end='')"
+@pytest.mark.parametrize("name", ["tasks", "unlike_networks"])
+def test_table_of_methods_equals_output_of_its_script(name):
+    script = f"import make_{name} as m; print(m.page(m.PAGE.read_text()), end='')"
     made = subprocess.run(
         [sys.executable, "-c", script], cwd=DOCS, capture_output=True, text=True, check=True
     )
-    assert made.stdout == (DOCS / "how_to" / "unlike_networks.md").read_text()
+    assert made.stdout == (DOCS / "how_to" / f"{name}.md").read_text()

@@ -12,6 +12,7 @@ from torch import nn
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.federation.operations.run_coordinator import write_site
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_data import site_data
 from unalike.models.registry import registry
@@ -131,8 +132,8 @@ def test_layout_is_agreed_in_the_file_and_read_from_archives(tmp_path):
     other = Schema(shape=LAYOUT | {"tokens": "int64 [5]"}, classes=4)
     assert replace(terms, data=other).terms != terms.terms
 
-    x, y = samples(30)
-    np.savez(tmp_path / "own.npz", y=y, **{f"x_{name}": values for name, values in x.items()})
+    client = ua.ClientData(train=samples(30))
+    write_site(tmp_path / "own.npz", client, ["0", "1", "2", "3"])
     dataset = ua.load(tmp_path / "own.npz")
     assert (
         Schema.like(dataset.train, ["0", "1", "2", "3"], dataset.known_task, None).shape == LAYOUT
@@ -141,3 +142,6 @@ def test_layout_is_agreed_in_the_file_and_read_from_archives(tmp_path):
     train, test = own.train[0], own.test[0]
     assert list(train) == list(test) == ["image", "tokens"]
     assert len(train["image"]) + len(test["tokens"]) == 30
+    client = ua.ClientData(train=((*samples(5)[0].values(),), np.arange(5)))
+    with pytest.raises(UnalikeError, match=r"\['int64 \[4\]', .*one dictionary of arrays"):
+        write_site(tmp_path / "tuple.npz", client, None)

@@ -90,7 +90,7 @@ def tensors_by_place(x: Inputs, place: str = "x") -> dict[str, Tensor]:
     """The tensors by their places: `x` of one tensor, `x['image']` of a dictionary, `x[0]` of a tuple."""
     if isinstance(x, Tensor):
         return {place: x}
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for key, branch in x.items() if isinstance(x, dict) else enumerate(x):
         tensors |= tensors_by_place(branch, f"{place}[{key!r}]")
     return tensors

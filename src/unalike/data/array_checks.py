@@ -253,7 +253,7 @@ def _instead_of(y: Tensor) -> str:
     fitting = [task.name for task in all_tasks() if task.label_dimensions == y.dim() - 1]
     if not fitting:
         return f"no task has labels of {y.dim()} dimensions: write one, or give one label for each sample"
-    return f"labels of this shape are those of {', '.join(fitting)}: name their task, as in task={fitting[0]!r}"
+    return f"where they mean something else, name their task, task= one of {', '.join(fitting)}"
 
 
 def note_truths(y: Tensor, where: str) -> None:

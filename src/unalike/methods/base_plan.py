@@ -27,6 +27,12 @@ class Plan:
     Without it: reports compare one shared model.
     """
 
+    needs_of_task: ClassVar[str] = ""
+    """The trait of tasks (`core/tasks/task.py`) without which its stages mean nothing; its parts say what they need themselves.
+
+    Without it: it begins on every task.
+    """
+
     @property
     def why_no_trials(self) -> str:
         """The reason why its hyperparameters may not be chosen by validation samples of the clients. Default: empty, they may."""

@@ -36,6 +36,7 @@ class Ccvr(StagedPlan):
     """
 
     name: ClassVar[str] = "ccvr"
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
 
     samples: Annotated[PositiveInt, OneOf(100, 500, 1000)] = 100
     steps: NonNegativeInt = 100
@@ -63,7 +64,7 @@ class Ccvr(StagedPlan):
 
     def _check(self, method: Method, plan_inputs: PlanInputs) -> None:
         model = plan_inputs.model
-        plan_inputs.task.require(CLASS_LOGITS, asker=self.name)
+        plan_inputs.task.require(self.needs_of_task, asker=self.name)
         of_samples_alone(self, model)
         trained = [n for n in model.params if model.trainable(n)]
         if not all(method.shares(n, model) for n in trained):

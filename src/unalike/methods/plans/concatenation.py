@@ -72,6 +72,7 @@ class Fedconcat(StagedPlan):
     name: ClassVar[str] = "fedconcat"
 
     divides: ClassVar[bool] = True
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
     clusters: PositiveInt = 5
     encoder_rounds: PositiveInt = 50
     classifier_rounds: PositiveInt = 1000
@@ -98,7 +99,7 @@ class Fedconcat(StagedPlan):
         yield Stage("classifier", head_alone, head_rounds, model=model, start=start)
 
     def _check(self, method: Method, plan_inputs: PlanInputs) -> None:
-        plan_inputs.task.require(CLASS_LOGITS, asker=self.name)
+        plan_inputs.task.require(self.needs_of_task, asker=self.name)
         of_samples_alone(self, plan_inputs.model)
         if any(_stays(method, plan_inputs.model, n) for n in plan_inputs.model.params):
             raise UnalikeError(
