@@ -50,7 +50,7 @@ def new_net() -> nn.Sequential:
         return nn.Sequential(nn.Linear(4, FEATURES), nn.Tanh(), nn.Linear(FEATURES, CLASSES))
 
 
-def trained(method: Any, executor: str) -> Run:
+def trained(method: Any, executor: str, **options: Any) -> Run:
     clients = [ua.ClientData(train=data, test=data) for data in SAMPLES]
     work = ua.Work(lr=LR, batch_size=None, steps=STEPS)
     return ua.run(
@@ -61,6 +61,7 @@ def trained(method: Any, executor: str) -> Run:
         work=work,
         executor=executor,
         progress=False,
+        **options,
     )
 
 
@@ -371,6 +372,22 @@ def fedamp(alpha: float, sigma: float, lam: float) -> list[nn.Module]:
     return nets
 
 
+def fedmd(public: Tensor, steps: int, lr: float) -> list[nn.Module]:
+    nets = [new_net() for _ in SIZES]
+    consensus = None
+    for _ in range(ROUNDS):
+        logits = []
+        for net, (x, y) in zip(nets, SAMPLES):
+            if consensus is not None:
+                for _ in range(steps):
+                    g = gradient(net, (net(public) - consensus).abs().mean())
+                    set_values(net, [p - lr * d for p, d in zip(values_of(net), g)])
+            train(net, lambda net=net, x=x, y=y: F.cross_entropy(net(x), y))
+            logits.append(net(public).detach())
+        consensus = sum(logits) / len(logits)
+    return nets
+
+
 def creff(samples: int, steps: int, match_lr: float, epochs: int, lr: float) -> nn.Module:
     """FedAvg's body under the retrained head."""
     net = new_net()
@@ -462,6 +479,15 @@ def test_shared_model_equals_plain_torch(spec, executor):
 def test_own_models_equal_plain_torch(spec, executor):
     run = trained(spec, executor)
     for k, net in enumerate(OWN_MODELS[spec]()):
+        assert_equal_to(net, run.personal(k))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_fedmd_equals_plain_torch(executor):
+    public = X[::3] + 0.5
+    proxy = (public, torch.arange(len(public)) % CLASSES)
+    run = trained("fedmd(steps=2, lr=0.2)", executor, proxy=proxy)
+    for k, net in enumerate(fedmd(public, steps=2, lr=0.2)):
         assert_equal_to(net, run.personal(k))
 
 

@@ -92,3 +92,27 @@ def test_peft_adapters_train_and_the_backbone_keeps_its_bits(lora, clients, meth
     heads = {n for n in model.params if model.in_head(n) and model.trainable(n)}
     assert {name.rpartition(".")[2] for name in heads} == {"weight", "bias"}
     assert heads & moved == (set() if method.startswith("fedrep") else heads)
+
+
+def test_adapters_alone_of_a_transformer_of_transformers_cross_the_wire(clients):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
+        num_channels=1,
+        num_labels=5,
+    )
+    vit = transformers.ViTForImageClassification(config)
+    net = ua.low_rank(ua.Logits(vit, input="pixel_values"), rank=2)
+    before, after = net.state_dict(), trained(net, clients, "fedavg").state_dict()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    trainable = {n for n, p in net.named_parameters() if p.requires_grad}
+    # a step moves A as far as B is from 0, which may be less than A's rounding
+    assert {n for n in trainable if "lora_A" not in n} <= moved <= trainable
+    numbers = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    sent = {item.what: item.bytes for item in ua.wire("fedavg", net)}
+    assert sent["parameters"] == sent["update"] == 4 * numbers

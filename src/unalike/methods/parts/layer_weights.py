@@ -27,10 +27,10 @@ TINY = 1e-12
 
 
 class Mixing(NamedTuple):
-    """What mixes the models of J clients for one of them, the one in row `own`.
+    """The models of J clients, and a network that mixes them for one of these, the client in row `own`.
 
-    Its network: vector [E] and hidden layers, and the outputs of all J clients, weight [J, L, W] and bias [J, L]. The models are
-    [J, *shape] each, and layers are names of parameters.
+    The network has a vector [E], hidden layers, and outputs for all J clients, weight [J, L, W] and bias [J, L]. Models are
+    [J, *shape] each, layers are names of parameters.
     """
 
     network: Tree

@@ -93,7 +93,7 @@ class AdapterMean(Personalizer, Upload, Aggregator):
         for step in method.role(ServerStep):
             if step.rank not in KEEPING_STEPS:
                 raise UnalikeError(
-                    f"{self.name}: {step.name} scales the combined update or holds back a part of it, after which the weights "
+                    f"{method!r}: {step.name} scales the combined update or holds back a part of it, after which the weights "
                     f"beneath adapters and the products B A do not add up to the clients' mean; leave out {step.name}"
                 )
 
