@@ -120,7 +120,7 @@ def test_every_tensor_of_a_request_that_is_changed_is_declined(scaffold):
     ):
         for round in (head.round, head.round + 1):
             later = answer_of(fed, replace(head, round=round), facts | {"round": round}, changed)
-            assert later[:2] == ("unable", {"code": "plan"})
+            assert later[:2] in [("unable", {"code": code}) for code in ("plan", "rules")]
 
 
 def test_masks_follow_from_every_field_that_the_sites_have_in_common(scaffold):
@@ -286,7 +286,7 @@ def sums_at(folder):
     """Model -> the sites of the sums over it that a site has helped to unmask."""
     found = {}
     for line in (folder / "sums.jsonl").read_text().split("\n")[1:]:
-        model, *sites = json.loads(line)
+        model, _, _, _, *sites = json.loads(line)
         found.setdefault(model, []).append(sites)
     return found
 
@@ -607,8 +607,10 @@ def test_false_shares_of_one_site_cost_a_start_and_no_model(tmp_path):
     with pytest.raises(UnalikeError, match="a site sent false shares or another weight"):
         fed.coordinator().run()
     fed.workers["site0"] = worker
+    # but for the noise below rounding, which each folder has of its own
+    run = fed.run()
     for name, t in states(honest)["all"].items():
-        assert torch.equal(states(fed.run())["all"][name], t), name
+        torch.testing.assert_close(states(run)["all"][name], t, rtol=1e-5, atol=1e-6)
 
 
 def test_site_that_cannot_open_the_shares_of_others_excludes_nobody(tmp_path):

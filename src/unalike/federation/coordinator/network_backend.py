@@ -504,7 +504,7 @@ class NetworkStage:
             local=local,
             client_seconds={client_of[site]: s for site, s in exchange.seconds.items()},
             turns=self._turns(exchange, started_from),
-            complete=partial(self._complete, groups, norms, counted),
+            complete=partial(self._complete, groups, norms),
         )
 
     def _turns(self, exchange: Exchange[SiteReply], started_from: Mapping[int, int]) -> list[Turn]:
@@ -654,15 +654,10 @@ class NetworkStage:
             kept = KeptUpdates(ids=tuple(ids), numbers=numbers, rows=self._update_store)
         return replace(kept, oversized=find_oversized(norms), started_from=started_from)
 
-    def _complete(
-        self,
-        groups: Mapping[str, Updates],
-        norms: dict[str, Norms],
-        counted: Mapping[str, Norms],
-    ) -> None:
+    def _complete(self, groups: Mapping[str, Updates], norms: dict[str, Norms]) -> None:
         """The round of these updates, by group, is complete: its norms count for later rounds, its updates are deleted.
 
-        `norms` are those of the updates as they were sent, `counted` as they were scaled down.
+        `norms` are those of the updates as they were sent: scaled to that of a single tiny one, they would stay as small for ever.
         """
         # Sites have the client states, and are told which of these is their current one.
         for name, updates in groups.items():
@@ -673,7 +668,7 @@ class NetworkStage:
         if not self._models_are_finite():
             self._discard(norms, self.state.done, "the model is not finite")
 
-        self._norm_guard.accept(counted)
+        self._norm_guard.accept(norms)
         self._norms = norms
         if norms:
             update_norms = {site: site_norms.get("update") for site, site_norms in norms.items()}

@@ -36,7 +36,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -256,7 +256,11 @@ class Gateway:
             if self.rejected:
                 reasons = [f"{count} x {what}" for what, count in self.rejected.most_common(10)]
                 now = time.strftime("%Y-%m-%d %H:%M:%S%z")
-                print(f"{now}{REPORTED}{self.rejected.total()}: {', '.join(reasons)}", flush=True)
+                # a full disk must not end the gateway
+                with suppress(OSError):
+                    print(
+                        f"{now}{REPORTED}{self.rejected.total()}: {', '.join(reasons)}", flush=True
+                    )
                 self.rejected.clear()
 
     def count_rejected(self, reason: str) -> None:

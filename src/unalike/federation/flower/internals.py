@@ -7,6 +7,7 @@ unpacked.
 """
 
 import hashlib
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -361,8 +362,11 @@ class FleetConnection(Messenger):
         signs = NodeAuthHttpInterceptor(private, private.public_key())
         says = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         self._key = public_key_to_bytes(private.public_key())
-        self._client = FleetHttpClient.from_server_address(
-            address, False, authority, interceptors=[says, signs]
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.minimum_version = ssl.TLSVersion.TLSv1_3
+        trusting.load_verify_locations(cadata=authority.decode("ascii"))
+        self._client = FleetHttpClient(
+            f"https://{address}", interceptors=[says, signs], verify=trusting
         )
         # The site connects to the coordinator and to nobody else, and takes in no more than a piece of a message at a time.
         http: httpx.Client = self._client._client

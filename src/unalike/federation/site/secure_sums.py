@@ -354,6 +354,12 @@ class SecureSums:
             self._write_round(begun, own_sums.begun(head.round, sum_context))
         return Masks(cohort=asked.cohort, slot=slot, context=sum_context, model=model, keys=keys)
 
+    def leave_history(self, head: Head) -> None:
+        """Be in no further sum of the step: a site whose summand was idle has another client state than the others expect."""
+        own_sums = self._own_sums(head.stage)
+        contexts = {**own_sums.contexts, str(head.round): secrets.token_hex(32)}
+        self._write(own_sums=asdict(replace(own_sums, contexts=contexts)))
+
     def masked(self, masks: Masks, words: Words) -> Tree:
         """The words of a summand, plus the private mask, plus or minus the masks in common with the other sites."""
         length = len(words)

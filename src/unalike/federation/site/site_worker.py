@@ -524,7 +524,10 @@ class SiteWorker:
         else:
             summand = self._summand(request.head, step, group, broadcast, masks)
             update = summand.client_update
-            answer = self._sums(request).masked(masks, summand.words)
+            sums_of_run = self._sums(request)
+            if summand.why_idle and keeps_client_states(group.method, group.settings):
+                sums_of_run.leave_history(request.head)
+            answer = sums_of_run.masked(masks, summand.words)
 
         # The new client state is kept beside the old one until the coordinator says which of them counts.
         group.client_states.save({me: broadcast.round})

@@ -261,9 +261,13 @@ def _scored_models(method: PartLookup, settings: StageSettings) -> list[str]:
     return leaks
 
 
-MIN_BOUND = 1e-20
-MAX_BOUND = 1e20
-"""The bounds that a client takes from a server: with smaller ones noise would be rounded to 0, with larger ones to infinity."""
+MIN_BOUND = 1e-5
+MAX_BOUND = 1e5
+"""The bounds that a client takes from a server.
+
+With smaller ones its share of the noise would be rounded away before it is added to a masked sum, in steps of 2^-32; with larger
+ones a share might not fit into a sum.
+"""
 
 REPLACED_WEIGHTS = (BySize(), Uniform())
 """Weights that the equal ones of the sum replace."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import isfinite
 from statistics import median_low
 from types import MappingProxyType
@@ -48,12 +49,12 @@ def opposes_nobody(site: str, what: str) -> bool:
 class NormGuard:
     """Scales an update of more than `multiple` times the median norm down to the median; 0 scales nothing.
 
-    u <- u median / ||u|| where ||u|| > multiple * median. The median is over sites, each with the median of its norms in this round
-    and its last accepted ones: a site that answers more often than others has one vote. An update that is far too large counts as a
-    usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count
-    as `multiple` usual ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the
-    measure. A site with k times the usual number of steps may send k times as much. With fewer than `LEAST_SITES` sites
-    the multiple is `MULTIPLE_OF_TWO` at least.
+    u <- u median / ||u|| where ||u|| > multiple * median, of the norms of this round and the last accepted ones, as they were sent. In
+    the median each site has the same weight: one that answers more often counts no more. An update that is far too large counts as
+    a usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count as `multiple` usual
+    ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the measure. A site with k
+    times the usual number of steps may send k times as much. With fewer than `LEAST_SITES` sites the multiple is `MULTIPLE_OF_TWO`
+    at least.
 
     An update that points against the others counts so above `OPPOSED_MULTIPLE` times the median: it takes the model back, which
     an honest one of ordinary size does, too, where sites differ. The same holds for `changes`.
@@ -130,15 +131,24 @@ class NormGuard:
         return scaled
 
     def _usual(self, what: str, norm_of: Mapping[str, float]) -> float:
-        """The median over sites of the median norm of each one's object; 0 without any."""
+        """The lower median of this object's norms, in which each site has the weight 1; 0 without any."""
         norms_of = dict(self.seen.get(what, {}))
         for site, norm in norm_of.items():
             norms_of[site] = [*norms_of.get(site, []), norm]
-        usual_of_sites = [median_low(norms) for norms in norms_of.values()]
-        return median_low(usual_of_sites) if usual_of_sites else 0.0
+        weighted = []
+        for norms in norms_of.values():
+            weighted += [(norm, Fraction(1, len(norms))) for norm in norms]
+
+        # the least norm up to which half of the weight lies
+        below = Fraction(0)
+        for norm, weight in sorted(weighted):
+            below += weight
+            if 2 * below >= len(norms_of):
+                return norm
+        return 0.0
 
     def accept(self, client_updates: Mapping[str, Norms]) -> None:
-        """Keep the norms of updates that counted."""
+        """Keep the norms, as they were sent, of updates that counted."""
         for site, norms in client_updates.items():
             for what, norm in norms.items():
                 of_sites = self.seen.setdefault(what, {})
