@@ -328,7 +328,7 @@ class SimulatedDevices:
         return self.present(eligible)
 
     def _idle(self, ids: np.ndarray) -> np.ndarray:
-        """Those of these clients that are there now, and not under way."""
+        """The clients among these that are there now, and not under way."""
         if self.under_way:
             is_busy = np.zeros(self._clients, bool)
             is_busy[np.array([event.client for event in self.under_way])] = True
