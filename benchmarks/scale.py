@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import unalike as ua
-from unalike.core.tasks import task_for
+from unalike.core.tasks.registry import task_for
 from unalike.data import Population
 from unalike.data.ragged import NumberedNames, Ragged
 from unalike.methods.plan import steps_of

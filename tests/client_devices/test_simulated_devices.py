@@ -99,6 +99,24 @@ def test_devices_are_there_for_their_hours_of_a_day():
     assert not (now & there(ids, np.full(4000, 6.0 * 3600))).any()
 
 
+def test_of_very_many_devices_a_random_part_is_looked_at():
+    clients, wanted = 200_000, 500
+    simulated = SimulatedDevices(device_model("day_night(hours=12)"), clients, seed=0)
+    rng = np.random.default_rng(0)
+    there = np.array(simulated.present(range(clients)))
+    found = [np.array(simulated.some_present(range(clients), wanted, rng)) for _ in range(20)]
+    for part in found:
+        assert wanted <= len(part) < clients / 100 and (np.diff(part) > 0).all()
+        assert np.isin(part, there).all()
+    # each of those that are there has the same chance: all tenths of their line are found as often
+    tenths = np.histogram(np.concatenate(found), there[:: len(there) // 10])[0]
+    assert tenths == pytest.approx(np.full(10, tenths.mean()), rel=0.1)
+    # where too few of a part are there, all are looked at, and so they are of few clients
+    rare = SimulatedDevices(device_model("day_night(hours=0.01)"), clients, seed=0)
+    assert rare.some_present(range(clients), wanted, rng) == rare.present(range(clients))
+    assert simulated.some_present(range(100), 5, rng) == simulated.present(range(100))
+
+
 def test_server_waits_until_a_device_comes(tmp_path):
     file = tmp_path / "presence.csv"
     file.write_text(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
-from unalike.client_devices.device_model import DeviceModel, Presence, Rates
+from unalike.client_devices.device_model import DeviceModel, Presence
 from unalike.metrics.columns import MAX_AGE, MEAN_AGE, SIMULATED_SECONDS
 
 LOOK_AGAIN_SECONDS = 60.0
@@ -26,6 +26,12 @@ LATE = "late"
 REFUSED = "refused"
 TRAINED = "trained"
 COUNTED_LATER = "trained, counted in a later round"
+MANY_CLIENTS = 100_000
+"""Clients from which on a server that draws by chance looks at a random part of the devices, and not at each of them."""
+LOOKS_FOR_A_CLIENT = 3
+"""Devices that it looks at first for each client that it wants."""
+MORE_LOOKS = 8
+"""Times as many that it looks at next, where too few of these are there."""
 FOLLOWED_CLIENTS = 1_000
 """The timeline has the clients with numbers below this, so that a run of a million devices does not fill the memory with it."""
 
@@ -76,6 +82,34 @@ class UnderWay(NamedTuple):
     begun: float
 
 
+class RoundEvents(NamedTuple):
+    """The events of the K clients that a round asked, as `UnderWay`; the arrays are [K]. `arrives`: nothing is lost."""
+
+    moments: np.ndarray
+    clients: np.ndarray
+    lost: np.ndarray
+    arrives: np.ndarray
+    round: int
+    begun: float
+
+    def at(self, places: np.ndarray) -> RoundEvents:
+        """The events at these places."""
+        return self._replace(
+            moments=self.moments[places],
+            clients=self.clients[places],
+            lost=self.lost[places],
+            arrives=self.arrives[places],
+        )
+
+    def queue(self) -> list[UnderWay]:
+        """One by one, in the order in which they are held here."""
+        values = zip(self.moments.tolist(), self.clients.tolist(), self.lost.tolist(), strict=True)
+        return [
+            UnderWay(moment, client, self.round, lost, self.begun)
+            for moment, client, lost in values
+        ]
+
+
 class Turn(NamedTuple):
     """A row of the timeline of a run: a client that was asked, until a round heard of it. The fields are the columns.
 
@@ -121,6 +155,11 @@ class Availability(Protocol):
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         """The clients that can be asked now; where none is there and nobody under way, those that are when the first one comes."""
+
+    def some_present(
+        self, eligible: Sequence[int], wanted: int, rng: np.random.Generator
+    ) -> Sequence[int]:
+        """The clients that can be asked now, as `present`; of very many a random part, with `wanted` of them or more."""
 
     def wait(self) -> None:
         """A round asks nobody and nobody is under way: whom the sampler would ask may be away, and a later round looks again."""
@@ -177,6 +216,11 @@ class NoDevices:
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         return eligible
 
+    def some_present(
+        self, eligible: Sequence[int], wanted: int, rng: np.random.Generator
+    ) -> Sequence[int]:
+        return self.present(eligible)
+
     def train(
         self,
         round: int,
@@ -231,18 +275,19 @@ class SimulatedDevices:
         self._seed = seed
 
     @cached_property
-    def _rates(self) -> Rates:
+    def _rates(self) -> np.ndarray:
+        """The speeds of each device in a row [N, 3], in the order of `Rates`: one look into the table of a million finds all."""
         # what is too slow to be written down is said below
         with np.errstate(over="ignore", divide="ignore"):
-            rates = self._model.rates(self._clients, self._seed)
-        for speed, values in vars(rates).items():
+            rates = vars(self._model.rates(self._clients, self._seed))
+        for speed, values in rates.items():
             standing = np.flatnonzero(~(values > 0))
             if len(standing):
                 raise UnalikeError(
                     f"the {speed} of {len(standing)} of {self._clients} devices is {values[standing[0]]:g}, client "
                     f"{standing[0]} among them, which would never be done; expected speeds above 0: check devices="
                 )
-        return rates
+        return np.stack([*rates.values()], axis=1)
 
     @cached_property
     def _presence(self) -> Presence | None:
@@ -265,11 +310,30 @@ class SimulatedDevices:
                 return eligible
             _, ids = self._next_start(eligible)
             return ids.tolist()
-        ids = client_numbers(eligible)
-        is_busy = np.zeros(self._clients, bool)
-        is_busy[np.array([event.client for event in self.under_way])] = True
-        idle = ids[~is_busy[ids]]
-        return idle[self._are_there(idle, np.full(len(idle), self.time))].tolist()
+        return self._idle(client_numbers(eligible)).tolist()
+
+    def some_present(
+        self, eligible: Sequence[int], wanted: int, rng: np.random.Generator
+    ) -> Sequence[int]:
+        comes_and_goes = self._presence is not None or bool(self.under_way)
+        looked_at = LOOKS_FOR_A_CLIENT * max(1, wanted)
+        # A random part is drawn before anybody looks at it, so that those who are there have equal chances in it, too.
+        while comes_and_goes and len(eligible) >= max(MANY_CLIENTS, MORE_LOOKS * looked_at):
+            places = np.sort(rng.integers(len(eligible), size=looked_at))
+            places = places[np.diff(places, prepend=-1) > 0]
+            there = self._idle(clients_at(eligible, places))
+            if len(there) >= wanted:
+                return there.tolist()
+            looked_at *= MORE_LOOKS
+        return self.present(eligible)
+
+    def _idle(self, ids: np.ndarray) -> np.ndarray:
+        """The clients among these that are there now, and not under way."""
+        if self.under_way:
+            is_busy = np.zeros(self._clients, bool)
+            is_busy[np.array([event.client for event in self.under_way])] = True
+            ids = ids[~is_busy[ids]]
+        return ids[self._are_there(ids, np.full(len(ids), self.time))]
 
     def _next_start(self, eligible: Sequence[int] | np.ndarray) -> tuple[float, np.ndarray]:
         """The moment from now on when a device is there, and all that are there then."""
@@ -293,15 +357,19 @@ class SimulatedDevices:
         work_of: WorkOf,
         awaited: float = math.inf,
     ) -> Arrivals:
+        enough = self._awaited(awaited)
+        self._ages = None
         if asked:
-            for event in self._events(round, asked, work_of):
+            events = self._events(round, asked, work_of)
+            if enough == math.inf and not self.under_way:
+                return self._whole_round(events)
+            for event in events.queue():
                 heapq.heappush(self.under_way, event)
 
         # The server takes what comes next until it has what it awaits.
         rounds: dict[int, int] = {}
         lost: dict[int, str] = {}
         turns: list[Turn] = []
-        enough = self._awaited(awaited)
         while self.under_way and len(rounds) < enough:
             event = heapq.heappop(self.under_way)
             self.time = event.moment
@@ -316,14 +384,29 @@ class SimulatedDevices:
                 turns += _turns(event._replace(moment=self.time, lost=LATE), round)
             self.under_way = []
 
-        self._ages = None
         if self.late_updates_count(awaited):
             self._ages = [round - trained for trained in rounds.values()]
         return Arrivals(dict(sorted(rounds.items())), lost, turns)
 
+    def _whole_round(self, events: RoundEvents) -> Arrivals:
+        """A round that ends when all whom it asked are done: nobody waits in the queue. Their number may be large."""
+        in_order = np.lexsort((events.clients, events.moments))
+        self.time = float(events.moments[in_order[-1]])
+        arrived = np.sort(events.clients[events.arrives]).tolist()
+        gone = events.at(in_order[~events.arrives[in_order]])
+        followed = events.at(in_order[events.clients[in_order] < FOLLOWED_CLIENTS])
+        turns: list[Turn] = []
+        for event in followed.queue():
+            turns += _turns(event, events.round)
+        return Arrivals(
+            rounds=dict.fromkeys(arrived, events.round),
+            lost=dict(zip(gone.clients.tolist(), gone.lost.tolist(), strict=True)),
+            turns=turns,
+        )
+
     def _events(
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
-    ) -> list[UnderWay]:
+    ) -> RoundEvents:
         """The moments at which the clients that are asked now are done, and whether their updates count."""
         # Step 1: The round begins when its clients are there, which may be later than the last one ended.
         ids = np.concatenate([client_numbers(clients) for clients in asked.values()])
@@ -345,13 +428,20 @@ class SimulatedDevices:
 
         # Step 3: What arrives.
         is_lost = done < 1
-        is_late = ~is_lost & self._is_late(needed, np.concatenate(has_no_step))
-        has_left = ~is_lost & ~is_late & ~self._are_there(ids, start + needed)
+        is_late = self._is_late(needed, np.concatenate(has_no_step))
+        has_left = ~self._are_there(ids, start + needed)
         reasons = np.full(len(ids), "", object)
-        for reason, applies in ((LOST, is_lost), (LATE, is_late), (LEFT, has_left)):
+        # of several reasons the first to happen
+        for reason, applies in ((LEFT, has_left), (LATE, is_late), (LOST, is_lost)):
             reasons[applies] = reason
-        events = zip(moments.tolist(), ids.tolist(), reasons.tolist(), strict=True)
-        return [UnderWay(moment, client, round, lost, start) for moment, client, lost in events]
+        return RoundEvents(
+            moments=moments,
+            clients=ids,
+            lost=reasons,
+            arrives=~(is_lost | is_late | has_left),
+            round=round,
+            begun=start,
+        )
 
     def seconds_of(
         self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
@@ -397,9 +487,10 @@ class SimulatedDevices:
     def _seconds(self, clients: Sequence[int], work: RoundWork, shares: np.ndarray) -> np.ndarray:
         """The seconds in which each of the clients makes its update with a share of its steps, [K]."""
         ids = client_numbers(clients)
-        receiving = work.bytes_down / self._rates.bytes_down_per_second[ids]
-        training = shares * work.samples / self._rates.samples_per_second[ids]
-        sending = work.bytes_up / self._rates.bytes_up_per_second[ids]
+        of_training, down, up = self._rates[ids].T
+        receiving = work.bytes_down / down
+        training = shares * work.samples / of_training
+        sending = work.bytes_up / up
         return receiving + training + sending
 
     def wait(self) -> None:
@@ -462,6 +553,13 @@ def client_numbers(clients: Sequence[int] | np.ndarray) -> np.ndarray:
     if isinstance(clients, range):
         return np.arange(clients.start, clients.stop, clients.step)
     return np.asarray(clients, np.int64)
+
+
+def clients_at(clients: Sequence[int] | np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The numbers at these places of a sequence of clients; of a range of a million no other is made."""
+    if isinstance(clients, range):
+        return clients.start + clients.step * places
+    return np.asarray(clients, np.int64)[places]
 
 
 def simulated_devices(model: DeviceModel | None, clients: int, seed: int) -> Devices:

@@ -129,8 +129,9 @@ class DayNight(DeviceTrait):
         starts = np.zeros(clients) if self.together else HOURS_IN_DAY * rng.random(clients)
 
         def is_there(ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
-            hour = moments / SECONDS_IN_HOUR - starts[ids]
-            return hour % HOURS_IN_DAY < self.hours
+            days = (moments / SECONDS_IN_HOUR - starts[ids]) / HOURS_IN_DAY
+            # the part of a day that has passed; floor is much faster than the remainder
+            return HOURS_IN_DAY * (days - np.floor(days)) < self.hours
 
         return is_there
 

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import (
     UNDER_WAY,
@@ -61,6 +63,11 @@ class SitesUnderWay:
 
     def present(self, eligible: Sequence[int]) -> Sequence[int]:
         return [client for client in eligible if client not in self._round_of]
+
+    def some_present(
+        self, eligible: Sequence[int], wanted: int, rng: np.random.Generator
+    ) -> Sequence[int]:
+        return self.present(eligible)
 
     def wait(self) -> None:
         """Time passes by itself."""

@@ -24,6 +24,7 @@ from unalike.data.population import Population
 from unalike.data.transforms import TransformChain
 from unalike.engine.auto import Choice, build, decide
 from unalike.engine.base import Executor, trained_samples
+from unalike.engine.batch_schedule import distinct
 from unalike.methods.notes import notes_about
 from unalike.methods.plan import Answers, QueryStep, Stage, StageResults
 from unalike.methods.return_checks import untouched
@@ -215,8 +216,9 @@ class LocalStage:
         pool = self.state.groups[name].client_pool
         sizes = pool.counts(ids)
         sent = self._bytes[name]
+        distinct_sizes, which = distinct(sizes)
         return RoundWork(
-            steps=np.array([pool.steps(size) for size in sizes.tolist()]),
+            steps=np.array([pool.steps(size) for size in distinct_sizes])[which],
             samples=trained_samples(pool.method, pool.settings.work, sizes),
             shares=self.state.choice.shares_of(ids),
             bytes_down=sent["down"],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import Availability, NoDevices, Turn, WorkOf
 from unalike.core import tree
@@ -206,9 +207,10 @@ class StageState:
         They depend on the round of the run alone, with simulated devices on those that are there, and on what the method's sampler
         has seen: without one of its own the same for every method of the same seed, whatever its stages.
         """
-        present = self.devices.present(self.eligible)
         # Clients that are still at an earlier round are of this cohort, too.
-        size = min(max(0, self.cohort_size - len(self.devices.under_way)), len(present))
+        wanted = max(0, self.cohort_size - len(self.devices.under_way))
+        present = self._present(wanted, self.earlier + number)
+        size = min(wanted, len(present))
         candidates = Candidates(
             ids=present,
             size=size,
@@ -220,6 +222,13 @@ class StageState:
         )
         self.choice = self.sampler.choose(candidates, self.sampler_state)
         return [*self.choice.clients]
+
+    def _present(self, wanted: int, round: int) -> Sequence[int]:
+        """The clients of which a round's cohort is chosen; where chance alone decides, enough of them."""
+        if self.sampler.decides_by or self.sampler.draw != "fixed":
+            return self.devices.present(self.eligible)
+        rng = seeds.generator(self.settings.seed, "devices looked at", round)
+        return self.devices.some_present(self.eligible, wanted, rng)
 
     @property
     def observes_rounds(self) -> bool:
