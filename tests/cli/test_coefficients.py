@@ -29,7 +29,9 @@ def test_all_rows_are_fitted_where_none_tests(cli, tmp_path):
     code, printed, _ = cli("coefficients", run)
     rows = len(ua.load("heart_disease").groups["hospital"])
     assert code == 0 and f"{rows} training samples of 4 hospitals" in printed
-    assert "samples of one hospital to be alike" in " ".join(printed.split())
+    words = " ".join(printed.split())
+    assert "samples of one hospital to be alike" in words
+    assert "coefficients by 4 hospitals are far too small" in words
 
 
 def test_other_endings_are_refused_before_anything_is_read(cli):

@@ -15,7 +15,7 @@ NEAR_ONE = 0.1
 
 
 def reading(coefficients: pd.DataFrame) -> list[str]:
-    """How to read the table, in the user's word for a client."""
+    """Sentences on the columns of the table, with the user's word for a client."""
     noun = coefficients.attrs["client_noun"]
     return [
         "A coefficient is per unit of its column. A category is compared with the one that is marked as the reference.",

@@ -64,7 +64,7 @@ class ModelsBySite:
 
     @property
     def reading(self) -> list[str]:
-        """How to read the table."""
+        """Sentences on the rows, the columns and the mean of the table."""
         noun = self.noun
         sites = wording.several(noun)
         return [

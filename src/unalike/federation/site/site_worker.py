@@ -522,12 +522,9 @@ class SiteWorker:
             update = map_tensors(lambda t: t[0], stacked)
             answer = flatten_update(update)
         else:
-            summand = self._summand(request.head, step, group, broadcast, masks)
+            summand = self._summand(request, step, group, broadcast, masks)
             update = summand.client_update
-            sums_of_run = self._sums(request)
-            if summand.why_idle and keeps_client_states(group.method, group.settings):
-                sums_of_run.leave_history(request.head)
-            answer = sums_of_run.masked(masks, summand.words)
+            answer = self._sums(request).masked(masks, summand.words)
 
         # The new client state is kept beside the old one until the coordinator says which of them counts.
         group.client_states.save({me: broadcast.round})
@@ -557,7 +554,7 @@ class SiteWorker:
 
     def _summand(
         self,
-        head: Head,
+        request: Envelope,
         step: TrainRequest,
         group: ModelGroup,
         broadcast: Broadcast,
@@ -575,6 +572,9 @@ class SiteWorker:
             random_words=partial(random_words, self.folder.secret(self.samples), masks.model),
         )
         if summand.why_idle:
+            head = request.head
+            if keeps_client_states(group.method, group.settings):
+                self._sums(request).leave_history(head)
             why = printable(summand.why_idle)
             self.log(
                 f"training in round {head.round} failed, and so does the sum of that round: {why}"

@@ -279,6 +279,12 @@ def _tell_doubts(fit: LinearFit, table: pd.DataFrame, noun: str) -> None:
             f"others; leave one of them out, or give {fit.part.name}(l2=0.1)"
         )
     _tell_small_clients(fit, noun)
+    clients = round(fit.number("clients"))
+    if fit.part.robust_errors and 1 < clients <= fit.rank:
+        warn(
+            f"robust standard errors of {fit.rank} coefficients by {clients} {several(noun)} are far too small: use those of the "
+            f"model, or fewer columns than {several(noun)}"
+        )
 
 
 def _tell_small_clients(fit: LinearFit, noun: str) -> None:

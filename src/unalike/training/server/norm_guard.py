@@ -49,12 +49,12 @@ def opposes_nobody(site: str, what: str) -> bool:
 class NormGuard:
     """Scales an update of more than `multiple` times the median norm down to the median; 0 scales nothing.
 
-    u <- u median / ||u|| where ||u|| > multiple * median, of the norms of this round and the last accepted ones, as they were sent. In
-    the median each site has the same weight: one that answers more often counts no more. An update that is far too large counts as
-    a usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count as `multiple` usual
-    ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the measure. A site with k
-    times the usual number of steps may send k times as much. With fewer than `LEAST_SITES` sites the multiple is `MULTIPLE_OF_TWO`
-    at least.
+    u <- u median / ||u|| where ||u|| > multiple * median, of the norms of this round and the last accepted ones, as they were
+    sent. In the median each site has the same weight: one that answers more often counts no more. An update that is far too large
+    counts as a usual one, and a site that is honestly larger still counts. Scaled to the bound itself, it would count as `multiple`
+    usual ones. The median is the lower one of two middle norms, so that of two sites the smaller update is the measure. A site with
+    k times the usual number of steps may send k times as much. With fewer than `LEAST_SITES` sites the multiple is
+    `MULTIPLE_OF_TWO` at least.
 
     An update that points against the others counts so above `OPPOSED_MULTIPLE` times the median: it takes the model back, which
     an honest one of ordinary size does, too, where sites differ. The same holds for `changes`.
