@@ -331,10 +331,11 @@ def _own_samples(
     source = source_of(folder, config, data_dir)
     columns = _columns_of(subgroups, source.data, source.data_dir)
     dataset, population = own_clients(folder, config, data_dir, plan, **columns)
-    chosen = np.flatnonzero(population.test.sizes)
+    chosen = np.flatnonzero(population.test.sizes).tolist()
     if client is not None:
-        chosen = np.intersect1d(chosen, [client_index(population, client)])
-    if not len(chosen):
+        wanted = client_index(population, client)
+        chosen = [k for k in chosen if k == wanted]
+    if not chosen:
         return _server_samples(folder, config, data_dir, client, subgroups)
     test = Ragged.of(population.test[k] for k in chosen)
     owner = np.repeat(np.arange(len(chosen)), test.sizes)
