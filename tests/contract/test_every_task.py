@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from every_method import PLANS
 from torch import nn
 
 import unalike as ua
@@ -12,6 +13,7 @@ from unalike.core.tasks.registry import find_task, registry, task_for
 from unalike.core.tasks.task import CLASSES, Task
 from unalike.core.types import Batch
 from unalike.loops import kernels
+from unalike.methods.plan import method_of
 from unalike.metrics.metric_sums import MetricSums, names_computed_by_client
 from unalike.metrics.metrics import measure, metric_names, per_client
 from unalike.metrics.named_metrics import metric_named
@@ -55,15 +57,17 @@ def logits_of(task, y):
 
 
 class OneLayer(nn.Module):
-    """One layer for outputs of any shape."""
+    """One layer for outputs of any shape, with a hidden layer below it where it has a width."""
 
-    def __init__(self, inputs, output_shape):
+    def __init__(self, inputs, output_shape, width=0):
         super().__init__()
-        self.head = nn.Linear(inputs, math.prod(output_shape))
+        self.body = nn.Linear(inputs, width) if width else nn.Identity()
+        self.head = nn.Linear(width or inputs, math.prod(output_shape))
         self.output_shape = output_shape
 
     def forward(self, x):
-        return self.head(x).unflatten(1, self.output_shape)
+        hidden = self.body(x.to(self.head.weight.dtype))
+        return self.head(hidden).unflatten(1, self.output_shape)
 
 
 def scores_of(task, y, logits, owners=None):
@@ -252,3 +256,71 @@ def test_training_is_alike_in_loop_and_batched(name):
     losses = loop.history.rounds["loss"]
     assert losses.iloc[-1] < losses.iloc[0]
     assert len(loop.predict(x[:5].numpy())) == 5
+
+
+def population_of(task):
+    """Three clients with labels that the task can have; where the task makes labels of the inputs, these are labels that it has."""
+    clients = []
+    for number in range(3):
+        x = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(number))
+        if task.name == "next_token":
+            x = (x > 0).long()
+        y = labels_of(task)
+        train, test = (x[8:], y[8:]), (x[:8], y[:8])
+        if task.labels_of_inputs(x) is not None:
+            train, test = (x[8:], None), (x[:8], None)
+        clients.append(ua.ClientData(train=train, test=test, name=f"client {number}"))
+    return ua.Population.of(clients, classes=class_names(task), task=task)
+
+
+def unmet_needs(method, task):
+    """The traits that a method or plan needs and the task lacks."""
+    needed = {part.needs_of_task for part in method_of(method).parts} | {method.needs_of_task}
+    return [trait for trait in needed if trait and not task.offers(trait)]
+
+
+OTHER_NEEDS = {
+    "conditional": ["conditional"],
+    "cluster_oracle": ["needs the true clusters"],
+    "newton": ["newton fits one label of each sample"],
+    "newton_own_intercepts": ["newton fits one label of each sample", "baseline hazards"],
+}
+"""Method -> why it does not run on some of these tasks, beside the trait that it needs of them."""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "classification"])
+def test_every_method_runs_on_the_task_or_says_which_trait_it_needs(name):
+    """Exactly those are refused for the task that declare a need which it lacks; others may need more of the setting."""
+    task = fitted(name)
+    clients = population_of(task)
+    outputs = task.output_shape(class_count(task), clients.y.shape[1:])
+    silent, refused_for_others = [], {}
+    for spec, method in PLANS.items():
+        unmet = unmet_needs(method, task)
+        # exact fits have no layer below the head
+        width = 0 if "newton" in spec else 8
+        try:
+            run = ua.run(
+                method,
+                clients,
+                model=lambda width=width: OneLayer(4, outputs, width),
+                rounds=1,
+                work=ua.Work(batch_size=20, lr=0.01),
+                proxy=(clients.x[:6], clients.y[:6]),
+                progress=False,
+            )
+        except ua.UnalikeError as error:
+            if not unmet:
+                refused_for_others[spec] = str(error)
+            continue
+        if unmet:
+            silent.append(spec)
+        # without a shared model there is no loss of one
+        last = run.history.last
+        assert math.isfinite(last["loss"]) or math.isfinite(last["train_loss"]), spec
+    assert not silent
+    assert refused_for_others.keys() <= OTHER_NEEDS.keys(), refused_for_others
+    for spec, why in refused_for_others.items():
+        assert any(words in why for words in OTHER_NEEDS[spec]), why

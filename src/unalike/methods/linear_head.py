@@ -12,7 +12,14 @@ from torch.func import grad
 from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.model import Model
-from unalike.core.tasks.task import CLASS_LOGITS, RELATIVE_OUTPUTS, SEPARATE_LOSSES, Task
+from unalike.core.tasks.task import (
+    CLASS_LOGITS,
+    PIXEL_CLASSES,
+    RELATIVE_OUTPUTS,
+    SEPARATE_LOSSES,
+    TOKEN_CLASSES,
+    Task,
+)
 from unalike.core.types import Batch, Context, Tree
 from unalike.core.views import StageSettings
 
@@ -44,8 +51,15 @@ class LinearHead:
 
     @classmethod
     def of(cls, settings: StageSettings) -> LinearHead:
-        """The head of the model. Raises `UnalikeError` for one that is not linear, is frozen, or has too many coefficients."""
+        """The head of the model.
+
+        Raises `UnalikeError` for one that is not linear, is frozen, or has too many coefficients, and for labels by pixel or token.
+        """
         model = settings.model
+        if settings.task.offers(PIXEL_CLASSES) or settings.task.offers(TOKEN_CLASSES):
+            raise UnalikeError(
+                f"newton fits one label of each sample; found a task of {settings.task.name}, with one for each place in it"
+            )
         features, outputs = model.head_size
         has_bias = f"{model.head_path}.bias" in model.params
         # a number added to all outputs may change nothing, such as a log hazard in a Cox model

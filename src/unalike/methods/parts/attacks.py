@@ -34,7 +34,9 @@ class LabelFlip(Attack):
     needs_of_task: ClassVar[str] = CLASSES
 
     def poison(self, data: Batch, classes: int, generator: np.random.Generator) -> Batch:
-        return data._replace(y=classes - 1 - data.y)
+        # labels of two classes may be yes and no, of which no number can be taken
+        flipped = classes - 1 - data.y.long()
+        return data._replace(y=flipped.to(data.y.dtype))
 
 
 @part

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError
 from unalike.core.model import Model
+from unalike.core.tasks.task import CLASS_LOGITS
 from unalike.core.types import Output
 from unalike.methods.method import Method
 from unalike.methods.parts.objectives import BalancedSoftmax
@@ -55,6 +56,7 @@ class Fedetf(StagedPlan):
     """
 
     name: ClassVar[str] = "fedetf"
+    needs_of_task: ClassVar[str] = CLASS_LOGITS
 
     gamma: Annotated[NonNegativeFloat, LinearRange(0, 2)] = 1.0
     scale: Annotated[PositiveFloat, LogRange(1, 30)] = 10.0
@@ -62,6 +64,7 @@ class Fedetf(StagedPlan):
     method: MethodText = "fedavg"
 
     def stages(self, plan_inputs: PlanInputs) -> PlanSteps:
+        plan_inputs.task.require(self.needs_of_task, asker=self.name)
         method = Method.parse(self.method) + BalancedSoftmax(gamma=self.gamma) + Fixed("head")
         model = self.model(plan_inputs.model, plan_inputs.seed)
         yield Stage("train", method, plan_inputs.rounds, model=model)
