@@ -11,38 +11,34 @@ from unalike.methods.plan import plan
 PAGE = Path(__file__).with_name("how_to") / "unlike_networks.md"
 BEGIN = "<!-- made by docs/make_unlike_networks.py -->\n"
 END = "<!-- end -->\n"
-HEAD = "| Method | Where networks differ |\n| :-- | :-- |\n"
+HEAD = "| Methods | Where networks differ |\n| :-- | :-- |\n"
 
 
-def answer(method: Method) -> str:
-    """What a method does where clients' networks differ."""
-    needy = [p.name for p in method.parts if p.unlike_networks == "refused"]
-    if needy:
-        return f"refused: `{'`, `'.join(needy)}`"
-    if method.aggregator.unlike_networks == "corners":
-        return "averages what networks have in common, and the leading corners of larger tensors"
-    return "averages over all clients what it shares, which must have equal shapes in all networks"
+REFUSED = "refused: they need one network"
+CORNERS = "average what networks have in common, and the leading corners of larger tensors"
+EQUAL = "average over all clients what they share, which must have equal shapes in all networks"
+
+
+def answer(method: object) -> str:
+    """What a method or plan does where clients' networks differ."""
+    if not isinstance(method, Method):
+        return REFUSED
+    if any(part.unlike_networks == "refused" for part in method.parts):
+        return REFUSED
+    return CORNERS if method.aggregator.unlike_networks == "corners" else EQUAL
 
 
 def table() -> str:
-    """A row for each method; those that are refused have one together."""
-    rows = ""
-    refused = []
+    """A row for each answer, with the methods that have it."""
+    names: dict[str, list[str]] = {EQUAL: [], CORNERS: [], REFUSED: []}
     for name in sorted(registry):
         builder = registry[name]
         # a part alone is shown as the methods that it makes
         if isinstance(builder, type) and issubclass(builder, Part):
             continue
-        built = plan(name)
-        if not isinstance(built, Method):
-            refused.append(name)
-            continue
-        text = answer(built)
-        if text.startswith("refused"):
-            refused.append(name)
-        else:
-            rows += f"| `{name}` | {text} |\n"
-    return f"{HEAD}{rows}| `{'`, `'.join(refused)}` | refused: they need one network |\n"
+        names[answer(plan(name))].append(name)
+    rows = [f"| `{'`, `'.join(of)}` | {text} |\n" for text, of in names.items()]
+    return HEAD + "".join(rows)
 
 
 def page(text: str) -> str:
