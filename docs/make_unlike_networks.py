@@ -14,31 +14,32 @@ END = "<!-- end -->\n"
 HEAD = "| Methods | Where networks differ |\n| :-- | :-- |\n"
 
 
-REFUSED = "refused: they need one network"
 CORNERS = "average what networks have in common, and the leading corners of larger tensors"
 EQUAL = "average over all clients what they share, which must have equal shapes in all networks"
+OTHERS = "| all others | refused: they need one network |\n"
 
 
-def answer(method: object) -> str:
-    """What a method or plan does where clients' networks differ."""
-    if not isinstance(method, Method):
-        return REFUSED
+def answer(method: Method) -> str:
+    """What a method does where clients' networks differ; empty where it is refused."""
     if any(part.unlike_networks == "refused" for part in method.parts):
-        return REFUSED
+        return ""
     return CORNERS if method.aggregator.unlike_networks == "corners" else EQUAL
 
 
 def table() -> str:
     """A row for each answer, with the methods that have it."""
-    names: dict[str, list[str]] = {EQUAL: [], CORNERS: [], REFUSED: []}
+    names: dict[str, list[str]] = {}
     for name in sorted(registry):
         builder = registry[name]
         # a part alone is shown as the methods that it makes
         if isinstance(builder, type) and issubclass(builder, Part):
             continue
-        names[answer(plan(name))].append(name)
-    rows = [f"| `{'`, `'.join(of)}` | {text} |\n" for text, of in names.items()]
-    return HEAD + "".join(rows)
+        built = plan(name)
+        text = answer(built) if isinstance(built, Method) else ""
+        if text:
+            names.setdefault(text, []).append(name)
+    rows = [f"| `{'`, `'.join(found)}` | {text} |\n" for text, found in names.items()]
+    return HEAD + "".join(rows) + OTHERS
 
 
 def page(text: str) -> str:
