@@ -11,38 +11,35 @@ from unalike.methods.plan import plan
 PAGE = Path(__file__).with_name("how_to") / "unlike_networks.md"
 BEGIN = "<!-- made by docs/make_unlike_networks.py -->\n"
 END = "<!-- end -->\n"
-HEAD = "| Method | Where networks differ |\n| :-- | :-- |\n"
+HEAD = "| Methods | Where networks differ |\n| :-- | :-- |\n"
+
+
+CORNERS = "average what networks have in common, and the leading corners of larger tensors"
+EQUAL = "average over all clients what they share, which must have equal shapes in all networks"
+OTHERS = "| all others | refused: they need one network |\n"
 
 
 def answer(method: Method) -> str:
-    """What a method does where clients' networks differ."""
-    needy = [p.name for p in method.parts if p.unlike_networks == "refused"]
-    if needy:
-        return f"refused: `{'`, `'.join(needy)}`"
-    if method.aggregator.unlike_networks == "corners":
-        return "averages what networks have in common, and the leading corners of larger tensors"
-    return "averages over all clients what it shares, which must have equal shapes in all networks"
+    """What a method does where clients' networks differ; empty where it is refused."""
+    if any(part.unlike_networks == "refused" for part in method.parts):
+        return ""
+    return CORNERS if method.aggregator.unlike_networks == "corners" else EQUAL
 
 
 def table() -> str:
-    """A row for each method; those that are refused have one together."""
-    rows = ""
-    refused = []
+    """A row for each answer, with the methods that have it."""
+    names: dict[str, list[str]] = {}
     for name in sorted(registry):
         builder = registry[name]
         # a part alone is shown as the methods that it makes
         if isinstance(builder, type) and issubclass(builder, Part):
             continue
         built = plan(name)
-        if not isinstance(built, Method):
-            refused.append(name)
-            continue
-        text = answer(built)
-        if text.startswith("refused"):
-            refused.append(name)
-        else:
-            rows += f"| `{name}` | {text} |\n"
-    return f"{HEAD}{rows}| `{'`, `'.join(refused)}` | refused: they need one network |\n"
+        text = answer(built) if isinstance(built, Method) else ""
+        if text:
+            names.setdefault(text, []).append(name)
+    rows = [f"| `{'`, `'.join(found)}` | {text} |\n" for text, found in names.items()]
+    return HEAD + "".join(rows) + OTHERS
 
 
 def page(text: str) -> str:

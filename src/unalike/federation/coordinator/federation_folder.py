@@ -342,7 +342,7 @@ class FederationFolder:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the federation, which the people at the sites compare with that of their bundles."""
+        """The fingerprint of the federation, which the sites compare with that of their bundles."""
         federation = self.federation
         keys = {site.name: site.key for site in federation.sites}
         return federation_fingerprint(keys, federation.coordinator, self._bytes("ca.pem"))

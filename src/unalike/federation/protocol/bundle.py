@@ -115,7 +115,7 @@ class Bundle:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the federation, which people compare: a false bundle is one of another federation."""
+        """The fingerprint of the federation, which the sites compare: a false bundle is one of another federation."""
         keys = {site.name: site.key for site in self.federation.sites}
         return federation_fingerprint(keys, self.federation.coordinator, self.authority)
 
