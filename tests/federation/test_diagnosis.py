@@ -350,15 +350,15 @@ def test_query_of_a_step_is_answered_once(tmp_path):
         head = replace(request.head, round=round)
         return unseal(worker.handle(seal(head, facts, changed, COORDINATOR)), key).open()
 
-    assert ask_again(0) == ({"code": "plan"}, {})
-    assert ask_again(1) in [({"code": code}, {}) for code in ("plan", "rules")]
-    # replies of later rounds push the answer out of those that a site keeps
+    for round in (0, 1):
+        assert ask_again(round) in [({"code": code}, {}) for code in ("plan", "rules")]
+    # replies of later rounds would push the answer out of those that a site keeps: a run without rounds has none
     for round in (1, 2, 3):
         notice = replace(request.head, kind="notice", round=round)
         answer = worker.handle(seal(notice, {"what": "late"}, {}, COORDINATOR))
-        assert unseal(answer, key).head.kind == "answer"
+        assert unseal(answer, key).open()[0] == {"code": "rules"}
     assert ask_again(4) in [({"code": code}, {}) for code in ("plan", "rules")]
-    assert ask_again(0) == ({"code": "over"}, {})
+    assert ask_again(0) in [({"code": code}, {}) for code in ("plan", "rules")]
 
 
 def test_page_states_noise_and_its_guarantee(tmp_path):

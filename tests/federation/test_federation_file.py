@@ -214,7 +214,7 @@ def test_init_terms_that_can_run_are_accepted(tmp_path):
     ):
         done = made_by_command(tmp_path / f"fed{k}", *flags)
         assert done.exit_code == 0, done.exception
-    warned = "note: --val 0.2 leaves fewer than 20 validation samples at north, and a site"
+    warned = "note: --val 0.2 leaves fewer than 20 validation samples at north: there they train"
     assert (
         warned
         in made_by_command(tmp_path / "few", "--val", 0.2, "--sites", "north:70, south:90").output
@@ -537,7 +537,7 @@ def test_first_round_waits_for_latecomers_as_long_as_was_declared(monkeypatch):
     desk.wait_for_sites(log.append, lambda: None)
     assert 1000 < now <= 1200
     assert f"waiting for {second}; the run begins without them after 1000 s" in log[0]
-    assert "who comes later is in the next run" in log[0]
+    assert "who comes later joins it" in log[0]
 
 
 def test_coordinator_log_repeats_how_many_sites_are_connected_less_and_less_often(monkeypatch):

@@ -305,7 +305,7 @@ def test_second_sum_over_a_model_with_another_weight_is_declined(tmp_path):
     with pytest.raises(Declined, match="with other weights"):
         sites.summand("site0", RUNS[1], 1, 0, NAMES, 0, None, np.zeros(3), factor=3.0)
     with pytest.raises(Declined, match="of another round"):
-        sites.summand("site0", RUNS[0], 1, 1, NAMES, 0, None, np.zeros(3), factor=2.0)
+        sites.summand("site0", RUNS[0], 1, 1, NAMES, 0, 0, np.zeros(3), factor=2.0)
     sites.summand("site0", RUNS[1], 1, 0, NAMES, 0, None, np.zeros(3), factor=2.0)
 
 

@@ -581,6 +581,7 @@ class RunOfTwo:
     """The messages of a Flower run with two nodes; `since` changes when the nodes restart. `arrived` are replies, with contents."""
 
     def __init__(self):
+        self.withdrawn = []
         self.pushed, self.together, self.since, self.arrived, self.confirmed, self.pulled = (
             [],
             [],
@@ -602,6 +603,9 @@ class RunOfTwo:
         self.pushed += [m.metadata.dst_node_id for m in messages]
         self.together.append(len(messages))
         return [f"message {len(self.pushed) - len(messages) + i}" for i in range(len(messages))]
+
+    def withdraw(self, number):
+        self.withdrawn.append(number)
 
     def replies(self, numbers):
         return [

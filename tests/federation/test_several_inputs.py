@@ -21,7 +21,6 @@ LAYOUT = {"image": "float32 [1, 3, 3]", "tokens": "int64 [4]"}
 TWO_INPUTS = Schema(shape=LAYOUT, classes=4)
 
 
-@registry.register("image_and_tokens")
 class ImageAndTokens(nn.Module):
     """Reads an image and a text, from a dictionary or a tuple."""
 
@@ -34,6 +33,12 @@ class ImageAndTokens(nn.Module):
         image, tokens = x.values() if isinstance(x, dict) else x
         mean = self.embedding(tokens).mean(1)
         return self.head(torch.cat([image.flatten(1), mean], 1))
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """The model by its name, for these tests alone."""
+    monkeypatch.setitem(registry._builders, "image_and_tokens", ImageAndTokens)
 
 
 def samples(count, number=0):

@@ -148,6 +148,10 @@ def test_rounds_beyond_the_agreed_ones_are_declined(tmp_path):
     """60 trainings in a plan of 2 rounds: the coordinator has another number of rounds than the file at the site."""
     fed = ruled(tmp_path, {}, rounds=2)
     fed.federation = replace(fed.federation, rounds=8)
+    for number, name in enumerate(("site0", "site1")):
+        fed.workers[name] = SiteWorker(
+            fed.federation, name, key_of(number), fed.clients[number], tmp_path / name
+        )
     assert fed.run().history.rounds["participants"].tolist() == [0, 3, 3] + [2] * 6
 
 

@@ -363,7 +363,8 @@ def test_join_show_lists_values_that_leave_site(tmp_path):
     assert any(
         line.startswith("leaves  update") and "2,600 bytes" in line for line in lines
     )  # (64 + 1) * 10 floats
-    assert any("label_histogram" in line for line in lines) and "number of training" in lines[-1]
+    assert lines[-1].startswith("fingerprint of the federation: ")
+    assert any("label_histogram" in line for line in lines) and "number of training" in lines[-2]
 
 
 def test_join_table_with_target(tmp_path):

@@ -43,13 +43,16 @@ def test_name_is_there(module, name):
 
 
 def test_program_of_superlink_is_there():
-    [module] = [
+    state, program = [
         node
         for node in ast.walk(ast.parse(internals.SUPERLINK))
         if isinstance(node, ast.ImportFrom)
     ]
-    [name] = module.names
-    assert callable(getattr(import_module(module.module), name.name))
+    [name] = program.names
+    assert callable(getattr(import_module(program.module), name.name))
+    # what it says of late heartbeats is read there
+    [name] = state.names
+    assert isinstance(import_module(f"{state.module}.{name.name}").HEARTBEAT_PATIENCE, int)
 
 
 USED = {

@@ -217,15 +217,15 @@ class Exchange(Generic[T]):
 
     @property
     def quorum(self) -> int:
-        """The usable answers that are needed. A share is one of the sites that were not refused: a minority stops no others.
+        """The usable answers that are needed. A share is one of the sites that were not refused: half of the sites stop no others.
 
-        Where most sites are refused, something else is wrong than these sites.
+        Where more are refused, something else is wrong than these sites.
         """
         federation = self.mailbox.federation
         counted = len(self.counted)
         refused = 0
         if not isinstance(federation.quorum, int):
-            refused = min(len(self.counted & self._refused), max(0, counted - 1) // 2)
+            refused = min(len(self.counted & self._refused), counted // 2)
         answers_needed = self.answers_needed or federation.answers_needed
         return answers_needed(max(min(counted, 1), counted - refused))
 

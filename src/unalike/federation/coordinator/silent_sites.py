@@ -3,9 +3,7 @@
 from collections import Counter
 
 MISSES_WAITED_FOR = 3
-"""Requests that a site may leave unanswered before one does not wait for it."""
-ANSWERS_FOR_A_MISS = 10
-"""Answers in a row that make up for one that did not come."""
+"""Requests that a site may leave unanswered before one does not wait for it; each one that it answers makes up for one."""
 MAX_DOUBLINGS = 10
 """Doublings of the number of requests that do not wait for a site, at most."""
 
@@ -15,14 +13,11 @@ class SilentSites:
 
     A site with m misses, `MISSES_WAITED_FOR` or more, is still asked each time, and its answer counts if it comes before those of
     the others. After each further miss 2^k requests do not wait for it, k = m - `MISSES_WAITED_FOR` + 1. Neither a new connection
-    nor a late answer shortens that: a site that is silent in R requests costs about log2 R deadlines, and one in ten requests where
-    it answers the others.
+    nor a late answer shortens that: a site that is silent in R requests costs about log2 R deadlines, whatever else it does.
     """
 
     def __init__(self) -> None:
         self._misses = Counter[str]()
-        self._answers = Counter[str]()
-        """Site -> answers in a row."""
         self._skips = Counter[str]()
         """Site -> further requests that do not wait for it."""
 
@@ -31,15 +26,12 @@ class SilentSites:
 
     def note_answer(self, site: str) -> None:
         """Note that a site answered in time."""
-        self._answers[site] += 1
-        if self._answers[site] % ANSWERS_FOR_A_MISS == 0:
-            self._misses[site] = max(0, self._misses[site] - 1)
+        self._misses[site] = max(0, self._misses[site] - 1)
         if self._misses[site] < MISSES_WAITED_FOR:
             self._skips[site] = 0
 
     def note_silence(self, site: str) -> int:
         """Note that a request waited for a site in vain. Returns the number of further ones that do not wait for it."""
-        self._answers[site] = 0
         self._misses[site] += 1
         doublings = min(self._misses[site] - MISSES_WAITED_FOR + 1, MAX_DOUBLINGS)
         if doublings > 0:

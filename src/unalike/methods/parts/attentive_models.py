@@ -9,7 +9,7 @@ from torch import Tensor
 from unalike.core import tree
 from unalike.core.types import Batch, Tree
 from unalike.core.views import ClientView, Cohort, ServerView
-from unalike.methods.part import part
+from unalike.methods.part import Setup, part
 from unalike.methods.roles import Objective, Personalizer, ServerStep
 from unalike.methods.search_space import LogRange
 
@@ -30,6 +30,11 @@ class ClientModels(Personalizer, ServerStep):
 
     def server_init(self, params: Tree) -> Tree:
         return tree.pack({INITIAL: params})
+
+    def shortfall(self, setup: Setup) -> str:
+        if setup.clients > 1:
+            return ""
+        return "there is one client, whose model is mixed with no other"
 
     def begin(self, client: ClientView) -> tuple[Tree, Tree]:
         return client.params | client.message, client.state

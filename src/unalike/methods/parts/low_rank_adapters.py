@@ -62,8 +62,8 @@ def adapters(model: Model) -> list[Adapter]:
     return found
 
 
-KEEPING_STEPS = (ServerStep.NOISE, ServerStep.DYNAMIC, ServerStep.DISTILLATION)
-"""Ranks of the server steps that neither scale the combined update nor hold back a part of it."""
+CHANGING_STEPS = (ServerStep.OPTIMIZER, ServerStep.SHRINKING, Upload.WITHHOLD)
+"""Ranks of the server steps that scale the combined update, or hold back a part of it."""
 
 
 class AdapterMean(Personalizer, Upload, Aggregator):
@@ -91,7 +91,7 @@ class AdapterMean(Personalizer, Upload, Aggregator):
 
     def check(self, method: PartLookup, work: Work) -> None:
         for step in method.role(ServerStep):
-            if step.rank not in KEEPING_STEPS:
+            if step is not self and step.rank in CHANGING_STEPS:
                 raise UnalikeError(
                     f"{method!r}: {step.name} scales the combined update or holds back a part of it, after which the weights "
                     f"beneath adapters and the products B A do not add up to the clients' mean; leave out {step.name}"
