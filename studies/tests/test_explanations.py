@@ -87,10 +87,10 @@ def _table(page, head):
     return {name: cells for name, *cells in rows}
 
 
-def _rows(name, layout=0, published=False):
+def _rows(name, layout=0, published=False, scale="small"):
     """Method -> the shown scores of one table of a study, setting by setting, with or without the columns of published numbers."""
     results = results_of(study(name), ROOT / "studies/results")
-    results = results["small"] if len(results["small"]) else results["paper"]
+    results = results[scale] if len(results[scale]) else results["paper"]
     head, *rows = study(name).layouts[layout].table(results.instead(study(name).instead))
     kept = [
         i
@@ -117,7 +117,7 @@ def test_the_page_on_local_statistics_has_our_scores_beside_the_printed_ones():
 
 def test_the_page_on_local_statistics_has_the_scores_of_characters():
     page = (ROOT / "docs/explanation/local_statistics.md").read_text()
-    characters = _rows("local-statistics-table1", published=True)
+    characters = _rows("local-statistics-table1", published=True, scale="handwriting")
     assert len(characters) == 9
     for method, scores in characters.items():
         assert f"| {' | '.join([method, *scores])} |" in page, method
