@@ -99,7 +99,7 @@ def test_fedetf_unsupported_models_are_refused():
     clients = [
         ua.ClientData(train=(np.zeros((3, 2), np.float32), np.zeros(3, np.float32)), test=None)
     ]
-    with pytest.raises(UnalikeError, match="1 classes"):
+    with pytest.raises(UnalikeError, match="fedetf needs classes"):
         ua.run("fedetf", clients, model="linear", rounds=1)
     with pytest.raises(UnalikeError, match="cannot combine"):
         stage(method="perfedavg")
