@@ -402,7 +402,7 @@ def test_init_refuses_columns_that_tell_people_apart(tmp_path):
     table = pd.DataFrame(
         {
             "a": range(0, 180, 3),
-            "born": ["03.04.1950", "25.12.1961"] * 30,
+            "born": ["03.04.1950", "25.12.1961", "17.08.1970"] * 20,
             "sick": ["no", "yes"] * 30,
         }
     )

@@ -24,6 +24,8 @@ from unalike._utils.errors import UnalikeError
 from unalike.federation.flower.grid_transport import MAX_UNANSWERED
 from unalike.federation.protocol.envelope import MAGIC
 from unalike.methods.part import registry
+from unalike.methods.parts.discounted_mean import ArrivedFirst
+from unalike.methods.sampler import Sampler
 
 CROWDED = ("clustered", "fedconcat")
 """Methods that need more than two clients to form clusters."""
@@ -31,11 +33,20 @@ AT_ONCE = MAX_UNANSWERED
 """Concurrent runs; requests of further runs would be lost and repeated only later."""
 
 
+def is_compared_elsewhere(name):
+    """Whether a part chooses sites, or counts first updates: tests of selection and of late updates compare these."""
+    builder = registry[name]
+    return isinstance(builder, type) and issubclass(builder, Sampler | ArrivedFirst)
+
+
+ELSEWHERE = sorted(name for name in registry if is_compared_elsewhere(name))
+
+
 def distinct():
     """Methods in the catalogue that can run over a network, each value once (`fedlws` and `lws` are equal)."""
     found = {}
     for name in sorted(registry):
-        if name not in SITES_ONLY and name not in FIRST_COUNT:
+        if name not in (*SITES_ONLY, *FIRST_COUNT, *ELSEWHERE):
             found.setdefault(repr(ua.plan(SPECS.get(name, name))), name)
     return sorted(found.values())
 
@@ -150,7 +161,7 @@ def test_every_method_is_run_or_refused_with_reason(tmp_path):
     """Every catalogued method runs above or asynchronously, under its own or an equal name, or is refused with a reason."""
     runs = {repr(ua.plan(SPECS.get(name, name))) for name in distinct()}
     left = [name for name in sorted(registry) if repr(ua.plan(SPECS.get(name, name))) not in runs]
-    assert left == sorted([*SITES_ONLY, *FIRST_COUNT])
+    assert left == sorted({*SITES_ONLY, *FIRST_COUNT, *ELSEWHERE})
     for name in SITES_ONLY:
         with pytest.raises(UnalikeError, match=SITES_ONLY[name]) as refused:
             SmallFederation(tmp_path / name, method=name).run()
