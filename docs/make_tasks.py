@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from marked_table import with_table
+
 from unalike.core.tasks.registry import all_tasks
 from unalike.methods.part import Part, registry
 from unalike.methods.plan import method_of, plan
 
 PAGE = Path(__file__).with_name("how_to") / "tasks.md"
-BEGIN = "<!-- made by docs/make_tasks.py -->\n"
-END = "<!-- end -->\n"
 HEAD = "| Methods | run on |\n| :-- | :-- |\n"
 
 
@@ -42,9 +42,7 @@ def table() -> str:
 
 def page(text: str) -> str:
     """The page with the table as it is now."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return with_table(text, "make_tasks", table())
 
 
 if __name__ == "__main__":

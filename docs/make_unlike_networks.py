@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from marked_table import with_table
+
 from unalike.methods.method import Method
 from unalike.methods.part import Part, registry
 from unalike.methods.plan import plan
 
 PAGE = Path(__file__).with_name("how_to") / "unlike_networks.md"
-BEGIN = "<!-- made by docs/make_unlike_networks.py -->\n"
-END = "<!-- end -->\n"
 HEAD = "| Methods | Where networks differ |\n| :-- | :-- |\n"
 
 
@@ -44,9 +44,7 @@ def table() -> str:
 
 def page(text: str) -> str:
     """The page with the table as it is now."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return with_table(text, "make_unlike_networks", table())
 
 
 if __name__ == "__main__":

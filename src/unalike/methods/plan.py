@@ -18,6 +18,9 @@ from unalike.methods.client_query import ClientQuery
 from unalike.methods.method import Method, as_method, cannot_be_added
 from unalike.methods.part import registry, spec_text
 
+DEFAULT_METHOD = "fedavg"
+"""The method that a plan trains if it is given no other."""
+
 
 @dataclass(frozen=True)
 class PlanInputs:
@@ -278,4 +281,4 @@ def method_of(plan: Plan) -> Method:
     """The method that a plan runs in its stages: the plan itself, its field `method`, or FedAvg."""
     if isinstance(plan, Method):
         return plan
-    return Method.parse(getattr(plan, "method", "fedavg"))
+    return Method.parse(getattr(plan, "method", DEFAULT_METHOD))

@@ -45,7 +45,6 @@ from unalike.federation.security.site_keys import (
     NODE,
     SIGNING,
     check_connection_keys,
-    federation_fingerprint,
     new_keys,
 )
 from unalike.runtime.records.history import History
@@ -343,9 +342,7 @@ class FederationFolder:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the federation, which the sites compare with that of their bundles."""
-        federation = self.federation
-        keys = {site.name: site.key for site in federation.sites}
-        return federation_fingerprint(keys, federation.coordinator, self._bytes("ca.pem"))
+        return self.federation.fingerprint(self._bytes("ca.pem"))
 
     @property
     def queue(self) -> list[QueuedRun]:

@@ -14,12 +14,7 @@ from unalike._utils.errors import UnalikeError
 from unalike.federation.protocol.federation_file import Federation
 from unalike.federation.security.certificates import replace_private, write_private
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
-from unalike.federation.security.site_keys import (
-    NODE,
-    SIGNING,
-    federation_fingerprint,
-    read_private,
-)
+from unalike.federation.security.site_keys import NODE, SIGNING, read_private
 
 ABOUT = "site.json"
 AUTHORITY = "ca.pem"
@@ -116,8 +111,7 @@ class Bundle:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the federation, which the sites compare: a false bundle is one of another federation."""
-        keys = {site.name: site.key for site in self.federation.sites}
-        return federation_fingerprint(keys, self.federation.coordinator, self.authority)
+        return self.federation.fingerprint(self.authority)
 
     def claim(self, folder: Path) -> None:
         """Mark the folder as this site's in this federation. Raises `UnalikeError` if it is another's."""

@@ -41,6 +41,7 @@ from unalike.data.array_checks import Pair
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME_PATTERN, digest
 from unalike.federation.security.keys import public_key
+from unalike.federation.security.site_keys import fingerprint
 from unalike.methods.method import Method
 from unalike.runtime.records.recording import Recording
 from unalike.runtime.records.run_directory import plain
@@ -312,6 +313,12 @@ class Federation(
 
     def site(self, name: str) -> EnrolledSite | None:
         return next((site for site in self.sites if site.name == name), None)
+
+    def fingerprint(self, authority: bytes) -> str:
+        """The fingerprint of the keys of all sites, of the coordinator and of this authority: equal in all true bundles."""
+        keys = {site.name: site.key for site in self.sites}
+        others = {"/coordinator": self.coordinator, "/authority": authority.decode()}
+        return fingerprint(keys | others)
 
     def number(self, name: str) -> int:
         """The site's index among the clients. Raises `UnalikeError` for a name that is not enrolled."""

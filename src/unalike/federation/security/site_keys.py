@@ -79,11 +79,6 @@ def check_connection_keys(key_of: Mapping[str, str]) -> None:
             )
 
 
-def federation_fingerprint(keys: Mapping[str, str], coordinator: str, authority: bytes) -> str:
-    """The `fingerprint` of the signing keys of all sites, of the coordinator's and of the authority: equal in all true bundles."""
-    return fingerprint({**keys, "/coordinator": coordinator, "/authority": authority.decode()})
-
-
 def fingerprint(public: dict[str, str]) -> str:
     """128 bits of the SHA-256 of public keys, to be compared by telephone."""
     content = json.dumps(public, sort_keys=True).encode()

@@ -21,11 +21,9 @@ from unalike.data.client_data import ClientData
 from unalike.federation.protocol.envelope import Head
 from unalike.federation.protocol.messages import Declined
 from unalike.federation.site.earlier_requests import EarlierRequests
-from unalike.methods.plan import plan
+from unalike.methods.plan import DEFAULT_METHOD, plan
 
 DAY_SECONDS = 24 * 3600
-DEFAULT_METHOD = "fedavg"
-"""The method that a plan trains if it is given no other."""
 
 
 @validated

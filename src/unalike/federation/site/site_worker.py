@@ -63,7 +63,6 @@ from unalike.federation.secure_aggregation.summands import (
     check_one_weighing,
     check_summed,
     check_threshold,
-    keeps_client_states,
     own_weights,
     trained_summand,
 )
@@ -494,13 +493,14 @@ class SiteWorker:
             self._check_first_update(request)
         masks = None
         if step.train and isinstance(step, MaskedTrainRequest):
-            keeps_states = keeps_client_states(group.method, group.settings)
+            members = Members(clients=step.clients, samples=float(step.samples))
+            weights = own_weights(group, [me], members)
             masks = self._sums(request).begin_summand(
                 request.head,
                 step,
                 sent_anew,
-                keeps_states=keeps_states,
-                factor=float(self._own_weights(group, step).coefficients[0]),
+                keeps_states=not client_states.empty,
+                factor=float(weights.coefficients[0]),
             )
         if step.train and group.method.releases_once:
             self._write_release(request.head, group)
@@ -522,7 +522,7 @@ class SiteWorker:
             update = map_tensors(lambda t: t[0], stacked)
             answer = flatten_update(update)
         else:
-            summand = self._summand(request, step, group, broadcast, masks)
+            summand = self._summand(request, group, broadcast, masks, weights)
             update = summand.client_update
             answer = self._sums(request).masked(masks, summand.words)
 
@@ -555,14 +555,12 @@ class SiteWorker:
     def _summand(
         self,
         request: Envelope,
-        step: TrainRequest,
         group: ModelGroup,
         broadcast: Broadcast,
         masks: Masks,
+        weights: SumWeights,
     ) -> Summand:
         """The summand of this site in a round. Only its own journal and log say whether it is idle."""
-        assert isinstance(step, MaskedTrainRequest)
-        weights = self._own_weights(group, step)
         summand = trained_summand(
             group,
             broadcast,
@@ -573,7 +571,7 @@ class SiteWorker:
         )
         if summand.why_idle:
             head = request.head
-            if keeps_client_states(group.method, group.settings):
+            if not group.client_states.empty:
                 self._sums(request).leave_history(head)
             why = printable(summand.why_idle)
             self.log(
@@ -587,11 +585,6 @@ class SiteWorker:
                 why=why[:MAX_JOURNAL_TEXT],
             )
         return summand
-
-    def _own_weights(self, group: ModelGroup, step: MaskedTrainRequest) -> SumWeights:
-        """The factors of this site in the sums of a round."""
-        members = Members(clients=step.clients, samples=float(step.samples))
-        return own_weights(group, [self.number], members)
 
     def _check_first_update(self, request: Envelope) -> None:
         """Raise `Declined` where an update for this round may have left: a reply is stored before it is sent."""
