@@ -483,10 +483,14 @@ def test_ledger_counts_own_methods_coverage_and_repeated_claims_once(small, tmp_
     quantity = gain("SGD", "FedAvg", "unequal", "rmse")
     own = Claim("Ours is better", quantity, Below(), number, "rmse", 1, for_own_method=True)
     again = replace(own, text="Ours is better, said again")
-    study = replace(small, claims=(own, again))
+    asked = question("Is a larger rate better?", quantity, Below(), "rmse", 1)
+    asked_otherwise = question("Is a smaller rate worse?", quantity, Below(), "rmse", 1)
+    study = replace(small, claims=(own, again, asked, asked, asked_otherwise))
     list(run_cells({tmp_path / small.name / "small": small.scale("small").cells}))
     found = pages([study], tmp_path)
     assert "Ours is better |" in found[CLAIMS] and "said again" not in found[CLAIMS]
+    assert found[QUESTIONS].count("Is a larger rate better?") == 1
+    assert found[QUESTIONS].count("Is a smaller rate worse?") == 1
     own_table, _, rest = found[OVERVIEW].partition("## How much is judged?")
     [row] = [line for line in own_table.splitlines() if line.startswith("| all |")]
     assert sum(int(count) for count in row.strip("| ").split(" | ")[1:]) == 1

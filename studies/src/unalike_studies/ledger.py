@@ -138,16 +138,20 @@ def pages(studies: Iterable[Study], folder: Path) -> dict[str, str]:
 
 
 def _without_repeated(entries_of: Mapping[str, Sequence[Entry]]) -> dict[str, list[Entry]]:
-    """The entries without those claims of papers whose numbers an earlier one has: the same runs, said twice."""
-    seen: set[tuple[float, ...]] = set()
+    """The entries without those whose numbers an earlier one has: the same runs, said twice.
+
+    A question of ours repeats an earlier one only if it says the same, too: two questions may be asked of one number.
+    """
+    seen: set[tuple[object, ...]] = set()
     kept_of: dict[str, list[Entry]] = {}
     for name, of_study in entries_of.items():
         kept_of[name] = []
         for entry in of_study:
             finding = entry.finding
-            numbers = (finding.mean, finding.low, finding.high)
+            said = "" if entry.claim.is_papers else entry.claim.text
+            numbers = (finding.mean, finding.low, finding.high, said)
             has_spread = finding.low < finding.high
-            if entry.claim.is_papers and has_spread:
+            if has_spread:
                 if numbers in seen:
                     continue
                 seen.add(numbers)
