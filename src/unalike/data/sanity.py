@@ -123,8 +123,8 @@ def _of_two_codings(population: Population, has: np.ndarray) -> list[str]:
     if not reason:
         return []
     return [
-        f"the classes of the clients may be one pair that is written in several ways: {side_by_side(pairs)} ({reason}); if they are, "
-        "write them alike, since they are learned and scored as different ones"
+        f"the classes of the clients may be one pair that is written in several ways: {side_by_side(pairs)} ({reason}); "
+        "if they are, write them alike, since they are learned and scored as different ones"
     ]
 
 
