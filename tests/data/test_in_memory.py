@@ -75,6 +75,24 @@ class EndlessLoader(DataLoader):
             yield from super().__iter__()
 
 
+class FirstBatchLoader(DataLoader):
+    def _get_iterator(self):
+        yield next(super()._get_iterator())
+
+
+class DoubledInBatches(TensorDataset):
+    """A tensor data set that changes samples where a loader asks for several at once."""
+
+    def __getitems__(self, rows):
+        return [(2 * self.tensors[0][i], 1 - self.tensors[1][i]) for i in rows]
+
+
+class Noisy(TensorDataset):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + torch.rand(3), y
+
+
 PAIRS = TensorDataset(X, Y)
 
 
@@ -132,6 +150,8 @@ def test_torch_data_is_read_in_its_order(found, rows):
     [
         (Doubled(X, Y), 2 * X, 1 - Y),
         (DataLoader(Doubled(X, Y), sampler=[4, 2]), 2 * X[[2, 4]], 1 - Y[[2, 4]]),
+        (DataLoader(DoubledInBatches(X, Y), sampler=[4, 2]), 2 * X[[2, 4]], 1 - Y[[2, 4]]),
+        (DoubledInBatches(X, Y), X, Y),
         (Subset(Doubled(X, Y), [4, 2]), 2 * X[[4, 2]], 1 - Y[[4, 2]]),
         (DataLoader(PAIRS, batch_size=7, collate_fn=first_feature_negated), -X, 1 - Y),
         (
@@ -170,7 +190,8 @@ def test_samples_are_those_that_the_loader_makes(found, x, y):
             "DistributedSampler draws other samples at each pass",
         ),
         (DataLoader(PAIRS, sampler=EndlessSampler()), "EndlessSampler does not end"),
-        (EndlessLoader(PAIRS), "EndlessLoader with an __iter__ of its own"),
+        (FirstBatchLoader(PAIRS), "FirstBatchLoader with an iteration of its own"),
+        (EndlessLoader(PAIRS), "EndlessLoader with an iteration of its own"),
         (DataLoader(PAIRS, collate_fn=lambda samples: {"x": 1}), "collate_fn gives dict"),
         (DataLoader(CountedStream(), collate_fn=padded), "CountedStream with a collate_fn"),
         (CountedStream(30), "length 30 that gives more than 30"),
@@ -190,6 +211,15 @@ def test_a_loader_is_read_without_a_change_of_random_numbers():
     ua.load(DataLoader(PAIRS, shuffle=True))
     ua.load(DataLoader(PAIRS, sampler=sampler, collate_fn=first_feature_negated))
     assert torch.equal(torch.rand(2), expected) and sampler.epoch == 0
+
+
+def test_samples_that_change_at_each_reading_are_noted():
+    with pytest.warns(UserWarning, match="Noisy whose samples differ each time they are read"):
+        ua.load(Noisy(X, Y))
+    missing = torch.where(X > 1, torch.nan, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ua.load(Subset(TensorDataset(missing, Y), [1, 2]))
 
 
 def test_a_wrapper_may_have_other_classes_than_its_data_set():

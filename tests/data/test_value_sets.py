@@ -25,6 +25,11 @@ ROWS = 60
         ("non smoker", "Non Smoker"),
         ("TRUE", "true"),
         ("Straße", "STRASSE"),
+        ("Hämatom", "Ha\u0308matom"),
+        ("yes", "yes\u200b"),
+        ("1", "\uff11"),
+        ("-1", "\u22121"),
+        ("0-10", "0\u201310"),
     ],
 )
 def test_spelling_of_one_name_is_equal(one, other):
@@ -101,6 +106,7 @@ def table(**changed):
         ),
         ("outcome", ["1", "1.0", "0", "0"], r"target 'outcome' holds '1' \(15\) and '1.0' \(15\)"),
         ("outcome", ["True", "true", "no", "no"], r"holds 'True' \(15\) and 'true' \(15\)"),
+        ("outcome", ["ä", "a\u0308", "b", "b"], r"holds 'a\\u0308' \(15\) and '\\xe4' \(15\)"),
         ("ward", ["a", "A", "b", "b"], r"column 'ward' holds 'A' \(15\) and 'a' \(15\)"),
         ("ward", ["3", "03", "x", "x"], r"column 'ward' holds '03' \(15\) and '3' \(15\)"),
         ("hospital", ["North", "north ", "S", "S"], r"group 'hospital' holds 'North' \(15\) and"),

@@ -175,6 +175,24 @@ def test_hook_of_a_role_that_the_class_lacks_is_refused(name, has, lacks):
         check_hook_names(made("Own", (has,), **{name: hook}), Part)
 
 
+@pytest.mark.parametrize(
+    ("role", "name", "wrong", "right"),
+    [
+        (
+            Objective,
+            "loss",
+            lambda self, batch: 0,
+            r"loss\(self, batch\).* write def loss\(self, client, batch\)",
+        ),
+        (Correction, "correct", lambda self, client, g: g, r"write def correct\(self, client, "),
+        (ServerStep, "broadcast", lambda self: {}, r"write def broadcast\(self, server\)"),
+    ],
+)
+def test_hook_with_other_arguments_than_its_role_declares_is_refused(role, name, wrong, right):
+    with pytest.raises(ua.UnalikeError, match=right):
+        ua.part(made("Own", (role,), **{name: wrong}))
+
+
 class Helpers(Objective):
     """Functions, fields and flags of one's own, some with names that are near to those of hooks."""
 

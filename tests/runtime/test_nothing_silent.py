@@ -337,11 +337,25 @@ def pair(y, x=None):
             ],
             "areas under curves are undefined: b",
         ),
+        (
+            [ua.ClientData(pair(y), pair(y)) for y in ([0, 1], [1, 2], [0, 1])],
+            "in several ways: client-0, client-2: 0, 1; client-1: 1, 2 (one set of numbers is the other one, shifted)",
+        ),
     ],
 )
 def test_data_from_which_nothing_can_be_learned_or_told_is_said(made, why):
     found = sanity.warnings_of(Population.of(made))
     assert sum(why in text for text in found) == 1
+
+
+def test_classes_that_a_scheme_gives_out_are_no_second_writing():
+    x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    data = ua.Dataset("d", (x, np.arange(60) % 3), groups={"ward": np.arange(60) % 3})
+    drawn = ua.partition(data, "pathological(classes=2)", clients=3)
+    owned = ua.partition(data, "natural(column='ward')")
+    assert sanity.warnings_of(drawn) == [] and not any(
+        "in several ways" in text for text in sanity.warnings_of(owned)
+    )
 
 
 def test_usual_data_gives_no_warning_and_a_run_keeps_those_that_there_are(tmp_path):

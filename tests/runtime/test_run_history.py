@@ -456,6 +456,13 @@ class Words(nn.Module):
         return self.head(self.table(x.long().clamp(0, 8)).mean(1))
 
 
+def with_phase():
+    """A model with a buffer of complex numbers."""
+    module = nn.Linear(6, 4)
+    module.register_buffer("phase", torch.ones(2, dtype=torch.complex64))
+    return module
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -472,6 +479,7 @@ class Words(nn.Module):
             {"model": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4))},
             "writes over the samples",
         ),
+        ({"model": with_phase()}, "the model's phase holds complex numbers.*view_as_real"),
         ({"model": nn.Linear(6, 4).half()}, r"parameter weight is float16.* give module.float\(\)"),
         ({"model": nn.Flatten()}, "no parameter that trains"),
         ({"model": nn.LazyLinear(4)}, "lazy layers.*call it once"),

@@ -19,6 +19,8 @@ from unalike.core.nests import tensors_of
 
 SAMPLES_OF_A_BATCH = 64
 """Samples that a `collate_fn` is given at once where the loader has no batch size."""
+ITERATION = ("__iter__", "_get_iterator")
+"""The functions of a `DataLoader` that make its batches."""
 MOST_TIMES = 100
 """A sampler that draws more than so many times the samples of its data set is taken as one that does not end."""
 
@@ -31,9 +33,9 @@ def rows_of(loader: DataLoader[Any], where: str) -> list[int]:
     of its own.
     """
     kind = type(loader).__name__
-    if type(loader).__iter__ is not DataLoader.__iter__:
+    if any(getattr(type(loader), name) is not getattr(DataLoader, name) for name in ITERATION):
         raise UnalikeError(
-            f"{where}: found a {kind} with an __iter__ of its own, whose samples may be any; expected a "
+            f"{where}: found a {kind} with an iteration of its own, whose samples may be any; expected a "
             "torch DataLoader, or the samples themselves: (x, y) or a TensorDataset"
         )
     sampler = _sampler(loader)

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.seeds import isolated
 from unalike.core.inputs import Inputs
 from unalike.data.loader_samples import collated, has_own_collation, rows_of
 
 CHANNELS = (1, 3, 4)
 """Possible lengths of a channel axis: gray, color, color with transparency."""
+SAMPLES_READ_AGAIN = 8
+"""Samples that are read twice, to see whether their data set draws random numbers."""
 
 
 def channels_last(shape: Sequence[int]) -> bool:
@@ -106,8 +109,8 @@ def stacked_labels(labels: Sequence[Any], where: str) -> np.ndarray:
 def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
     """The inputs and labels of a torch data set, or those that a loader gives, in the order of the data set; None for others.
 
-    Every sample is read once, so that a transform that draws random numbers is applied once. Raises `UnalikeError` for samples that
-    are no pairs, and for loaders as `rows_of` does.
+    Every sample is kept as it was read, so that a transform that draws random numbers is applied once; a warning says so. Raises
+    `UnalikeError` for samples that are no pairs, and for loaders as `rows_of` does.
     """
     is_loader = isinstance(value, DataLoader)
     data: Any = value.dataset if is_loader else value
@@ -135,7 +138,13 @@ def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
         if type(data) is TensorDataset and len(data.tensors) == 2 and rows:
             is_whole = rows == list(range(len(data)))
             return data.tensors if is_whole else data[rows]
-        samples = [data[i] for i in rows]
+        # torch's loaders ask for the samples of a batch at once, where a data set offers it
+        asks_at_once = getattr(data, "__getitems__", None) if is_loader else None
+        if asks_at_once and value.batch_sampler is not None:
+            samples = list(asks_at_once(rows))
+        else:
+            samples = [data[i] for i in rows]
+            _note_random_samples(data, dict(zip(rows, samples, strict=True)), where)
     if not samples:
         raise UnalikeError(f"{where}: found a {kind} with no samples, expected pairs (x, y)")
     for sample in samples:
@@ -146,6 +155,30 @@ def samples_of(value: Any, where: str) -> tuple[Any, Any] | None:
             )
     x = stacked_inputs([sample[0] for sample in samples], where)
     return x, stacked_labels([sample[1] for sample in samples], where)
+
+
+def _note_random_samples(data: Any, samples: Mapping[int, Any], where: str) -> None:
+    """Warn where the first samples, by their numbers, are others when they are asked for again."""
+    with isolated(0):
+        is_random = any(
+            not _is_same(sample, data[i])
+            for i, sample in islice(samples.items(), SAMPLES_READ_AGAIN)
+        )
+    if is_random:
+        warn(
+            f"{where}: found a {type(data).__name__} whose samples differ each time they are read, as by a random transform; "
+            "they are kept as they were read once. Give the transform to the run: transform='crop(padding=4) + flip'"
+        )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two samples hold the same numbers."""
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    first, second = np.asarray(one), np.asarray(other)
+    return first.dtype.kind == "O" or first.tobytes() == second.tobytes()
 
 
 def _stream(data: Any, where: str) -> list[Any]:

@@ -10,6 +10,7 @@ from unalike.core.inputs import Inputs, take_rows
 from unalike.core.nests import tensors_of
 from unalike.data.population import Population
 from unalike.data.ragged import Ragged
+from unalike.data.value_sets import in_two_ways, side_by_side
 
 FEW_TEST_SAMPLES = 10
 """With fewer test samples of either of two classes, a client's score says little."""
@@ -84,6 +85,7 @@ def _of_clients(population: Population) -> list[str]:
     # Clients with one class in training and test: any model of such a client is perfect if it always predicts it.
     train = population.label_counts()
     test = population.test_counts()
+    warnings += _of_two_codings(population, (train > 0) | (test > 0))
     has_tests = test.sum(1) > 0
     trains_one_class = (train > 0).sum(1) == 1
     has_untrained_tests = ((test > 0) & (train == 0)).any(1)
@@ -103,6 +105,27 @@ def _of_clients(population: Population) -> list[str]:
             f"test samples of one class, where areas under curves are undefined: {names}"
         )
     return warnings
+
+
+def _of_two_codings(population: Population, has: np.ndarray) -> list[str]:
+    """A sentence where owners with two classes each may have one pair in two writings; `has` [K, C], whether a client has a class.
+
+    A scheme that gives out classes makes such clients on purpose, and knows no names of owners.
+    """
+    classes = population.classes or []
+    has_owners = population.plan is None or population.plan.named is not None
+    if not has_owners or not 2 < len(classes) <= 4 or has.sum(1).max() > 2:
+        return []
+    pairs = {}
+    for k in np.flatnonzero(has.sum(1) == 2):
+        pairs[population.names[int(k)]] = [classes[c] for c in np.flatnonzero(has[k])]
+    reason = in_two_ways(pairs, whole=True)
+    if not reason:
+        return []
+    return [
+        f"the classes of the clients may be one pair that is written in several ways: {side_by_side(pairs)} ({reason}); "
+        "if they are, write them alike, since they are learned and scored as different ones"
+    ]
 
 
 def constant_prediction(population: Population, test: Tensor | None = None) -> str:

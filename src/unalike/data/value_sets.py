@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -12,6 +13,8 @@ from unalike.data.columns import MISSING, is_number
 
 NUMBER = re.compile(r"([+-]?)0*(\d+?)(?:[.,](\d*?)0*)?")
 """A number without an exponent: its sign, and its digits before and after the decimal mark without needless zeros."""
+DASHES = dict.fromkeys(map(ord, "‐‑‒–—−"), "-")
+"""Hyphens, dashes and the minus sign -> the hyphen of a keyboard."""
 AMOUNT = re.compile(r"[<>~≤≥$€£]?=?\s*[-+]?[\d.,\s]*\d\s*(%|[€£]|[^\W\d_]{1,6}(/[^\W\d_]{1,6})?)?")
 """An amount as a text, perhaps with a unit, such as `31%` or `7,5 mg/l`."""
 SHARE_OF_AMOUNTS = 0.8
@@ -23,8 +26,12 @@ ROUNDING = 1e-6
 
 
 def spelling(name: str) -> str:
-    """A name without what a second hand may write in another way: case, space, and the format of a number ("01", "1.0", "1,0")."""
-    text = "".join(name.split()).casefold()
+    """A name without what a second hand may write in another way: case, space, the format of a number ("01", "1.0", "1,0"), and
+    characters of Unicode that look alike (composed and decomposed letters, full width, dashes) or are not seen."""
+    seen = [character for character in name if unicodedata.category(character) != "Cf"]
+    text = "".join(
+        unicodedata.normalize("NFKC", "".join(seen)).translate(DASHES).split()
+    ).casefold()
     number = NUMBER.fullmatch(text)
     if number is None:
         return text
@@ -52,7 +59,10 @@ def refuse_spellings(texts: Sequence[str], what: str, where: str) -> None:
         return
     differing = []
     for group in groups:
-        counts = [f"{name!r} ({rows[name]})" for name in group]
+        # letters that look the same are told apart by their numbers
+        look_alike = len({unicodedata.normalize("NFC", name) for name in group}) < len(group)
+        show = ascii if look_alike else repr
+        counts = [f"{show(name)} ({rows[name]})" for name in group]
         differing.append(" and ".join(counts))
     raise UnalikeError(
         f"{where}: {what} holds {'; '.join(differing)}: names that differ only in case, space or "

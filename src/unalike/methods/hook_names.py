@@ -1,4 +1,4 @@
-"""Names in the class of a part that were meant as a hook: a misspelt one would never be called."""
+"""Hooks in the class of a part that could not be called: misspelt names, and other arguments than those of the role."""
 
 import difflib
 import inspect
@@ -45,6 +45,24 @@ def check_hook_names(cls: type, base: type) -> None:
                 f"{cls.__name__} has `{name}`, which nobody reads; did you mean `{similar[0]}`? Begin the name with an "
                 "underscore if it is a function of your own"
             )
+
+
+def check_hook_arguments(cls: type, base: type) -> None:
+    """Raise `UnalikeError` for a hook in a class below `base` that cannot take the arguments with which it is called."""
+    classes = own_classes(cls, base)
+    for name, own in ((name, own) for c in classes for name, own in vars(c).items()):
+        roles = (c for c in cls.__mro__ if c not in classes and name in vars(c))
+        declared = vars(next(roles, object)).get(name)
+        if name.startswith("_") or not inspect.isfunction(own) or not inspect.isfunction(declared):
+            continue
+        expected = [*inspect.signature(declared).parameters]
+        try:
+            inspect.signature(own).bind(*expected)
+        except TypeError:
+            raise UnalikeError(
+                f"{cls.__name__} has {name}({', '.join(inspect.signature(own).parameters)}), which is called with other arguments; "
+                f"write def {name}({', '.join(expected)})"
+            ) from None
 
 
 def own_classes(cls: type, base: type) -> list[type]:

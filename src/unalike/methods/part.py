@@ -24,7 +24,7 @@ from unalike.core.views import ClientView, PartLookup, ServerView, StageSettings
 from unalike.core.work import Work
 from unalike.methods.declared import declared
 from unalike.methods.flag_checks import check_flags
-from unalike.methods.hook_names import check_hook_names
+from unalike.methods.hook_names import check_hook_arguments, check_hook_names
 
 registry = Registry("method or part", home="unalike.methods.catalogue", group="unalike.parts")
 """All names that spec text may use: parts are named for what they do, methods for their paper."""
@@ -46,10 +46,11 @@ def part(cls: P) -> P:
         The class as a frozen dataclass. It raises `InvalidValue` for a field out of its range.
 
     Raises:
-        UnalikeError: Another class or function has the same name, a name in the class is nearly that of a hook, or the class reads
-            what it does not say that it needs.
+        UnalikeError: Another class or function has the same name, a name in the class is nearly that of a hook, a hook has other
+            arguments than its role declares, or the class reads what it does not say that it needs.
     """
     check_hook_names(cls, Part)
+    check_hook_arguments(cls, Part)
     check_flags(cls, Part)
     return declared(registry)(cls)
 

@@ -219,7 +219,16 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
 
 
 def _check_dtypes(model: Model) -> list[str]:
-    """The dtypes of the parameters that train. Raises `UnalikeError` where there is none, or one of them is too coarse."""
+    """The dtypes of the parameters that train.
+
+    Raises `UnalikeError` where there is none, or one of them is too coarse, and for complex numbers, which have no order.
+    """
+    for name, values in (model.params | model.buffers).items():
+        if values.is_complex():
+            raise UnalikeError(
+                f"the model's {name} holds complex numbers, expected real ones; keep torch.view_as_real(t) and compute with "
+                "torch.view_as_complex(t)"
+            )
     dtypes = {}
     for name, values in model.params.items():
         if model.trainable(name):
