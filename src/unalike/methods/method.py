@@ -198,6 +198,11 @@ class Method(Plan):
         return any(p.sums_stay_alike for p in self.parts)
 
     @cached_property
+    def clients_read_proxy(self) -> bool:
+        """Whether clients read the samples of the server, too."""
+        return any(p.clients_read_proxy for p in self.parts)
+
+    @cached_property
     def shares_noise(self) -> bool:
         """Whether each client adds its share of the noise of a sum of several updates."""
         return any(p.shares_noise for p in self.parts)
