@@ -14,6 +14,7 @@ import numpy as np
 from in_memory_transport import InMemoryTransport, NetworkFaults
 
 import unalike as ua
+from unalike.data.array_checks import pair
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.coordinator.run_control import Control
 from unalike.federation.protocol.envelope import seal, unseal
@@ -109,7 +110,8 @@ class SmallFederation:
     ):
         self.folder = folder
         self.clients = clients or make_clients()
-        self.test, self.proxy = (more.pop(name, None) for name in ("test", "proxy"))
+        self.test, proxy = (more.pop(name, None) for name in ("test", "proxy"))
+        self.proxy = None if proxy is None else pair(proxy, "proxy")
         self.faults, self.seed = more.pop("faults", NetworkFaults()), more.pop("transport_seed", 0)
         agreed = federation_of(self.clients, method, **more)
         if method_of(ua.plan(method)).clients_read_proxy and self.proxy is not None:
