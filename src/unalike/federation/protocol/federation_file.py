@@ -15,6 +15,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.core.inputs import (
@@ -240,7 +241,7 @@ class Federation(
         if self.open and given_networks(self.model) is not None:
             raise ValueError(
                 f"model = {self.model!r} says which of the enrolled sites has which network; expected one network for a federation "
-                "that is open to sites that come later"
+                f"that is open to sites that come later ({Limit.FEDERATION})"
             )
         if self.noise_shares > self.fewest_updates:
             raise ValueError(
