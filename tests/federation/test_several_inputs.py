@@ -12,7 +12,10 @@ from torch import nn
 
 import unalike as ua
 from unalike._utils.errors import UnalikeError
+from unalike.data.array_checks import pair
+from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.operations.run_coordinator import write_site
+from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import Federation, Schema
 from unalike.federation.site.site_data import site_data
 from unalike.models.registry import registry
@@ -65,9 +68,28 @@ def federation(folder, method="fedavg", **more):
     return SmallFederation(folder, method=method, **(usual | more))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "data_sharing(fraction=0.3)", "fedlc"])
+@pytest.mark.parametrize("method", ["fedavg", "data_sharing(fraction=0.3)", "fedlc", "fedmd"])
 def test_sites_with_two_inputs_train_as_in_a_simulation(tmp_path, method):
     agree(federation(tmp_path, method, proxy=samples(20, 7)))
+
+
+def test_public_samples_with_two_inputs_are_those_of_the_bundle(tmp_path):
+    public = pair(samples(8), "proxy")
+    folder = FederationFolder.create(
+        tmp_path / "fed",
+        {"north": 9},
+        host="localhost",
+        port=1,
+        name="two",
+        method="fedmd",
+        model="image_and_tokens",
+        rounds=1,
+        data=TWO_INPUTS,
+        own={"proxy": public},
+    )
+    for x, y in (Bundle.read(folder.bundles["north"]).public, folder.samples("proxy")):
+        assert all(x[name].equal(values) for name, values in public[0].items())
+        assert y.equal(public[1])
 
 
 def test_sites_with_a_tuple_of_inputs_train_as_in_a_simulation(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import numpy as np
 from in_memory_transport import InMemoryTransport, NetworkFaults
 
 import unalike as ua
+from unalike.data.array_checks import pair
 from unalike.federation.coordinator.coordinator import Coordinator
 from unalike.federation.coordinator.run_control import Control
 from unalike.federation.protocol.envelope import seal, unseal
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation, Schema
+from unalike.federation.protocol.public_samples import PublicSamples
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
 from unalike.federation.site.site_worker import SiteWorker
+from unalike.methods.plan import method_of
 
 SIZES = [(20, 8), (12, 6)]
 WORK = ua.Work(batch_size=5, lr=0.1)
@@ -106,9 +110,13 @@ class SmallFederation:
     ):
         self.folder = folder
         self.clients = clients or make_clients()
-        self.test, self.proxy = (more.pop(name, None) for name in ("test", "proxy"))
+        self.test, proxy = (more.pop(name, None) for name in ("test", "proxy"))
+        self.proxy = None if proxy is None else pair(proxy, "proxy")
         self.faults, self.seed = more.pop("faults", NetworkFaults()), more.pop("transport_seed", 0)
-        self.federation = federation_of(self.clients, method, **more)
+        agreed = federation_of(self.clients, method, **more)
+        if method_of(ua.plan(method)).clients_read_proxy and self.proxy is not None:
+            agreed = replace(agreed, public=PublicSamples.of(self.proxy))
+        self.federation = agreed
         self.workers: dict[str, Any] = {}
         self.restart_sites()
         self.transport = InMemoryTransport(self.workers, self.faults, self.seed)
@@ -118,7 +126,12 @@ class SmallFederation:
         for k, client in enumerate(self.clients):
             if not names or client.name in names:
                 self.workers[client.name] = SiteWorker(
-                    self.federation, client.name, key_of(k), client, self.folder / client.name
+                    self.federation,
+                    client.name,
+                    key_of(k),
+                    client,
+                    self.folder / client.name,
+                    public=self.proxy,
                 )
 
     def tapped(self, tap: Callable[[Any], Any]) -> dict[str, Any]:

@@ -68,7 +68,9 @@ def command(
     data = data_flags.spec(data, table)
     if show:
         least_test = SitePolicy.read(home / "site.toml").least_test
-        lines = wire_lines(contents.federation, data, data_dir, contents.site, least_test)
+        lines = wire_lines(
+            contents.federation, data, data_dir, contents.site, least_test, contents.public
+        )
         print("\n".join([*lines, f"fingerprint of the federation: {contents.fingerprint}"]))
         return
     join(

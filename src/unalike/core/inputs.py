@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike.core.nests import join_nests, map_tensors, tensors_of
 
 Inputs = Any
@@ -35,7 +36,7 @@ def one_tensor(x: Inputs, owner: str) -> Tensor:
     if not isinstance(x, Tensor):
         raise UnalikeError(
             f"{owner} is defined for samples of one array, found {layout_of(x)}; leave it out, or join the arrays to one "
-            "(docs/how_to/limits.md)"
+            f"({Limit.INPUTS})"
         )
     return x
 

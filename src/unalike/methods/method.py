@@ -11,6 +11,7 @@ from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import text_of_function
 from unalike._utils.keywords import meant
+from unalike._utils.limits import Limit
 from unalike.core.losses import COUNTS, class_counts
 from unalike.core.model import Model
 from unalike.core.tasks.task import Task
@@ -196,6 +197,11 @@ class Method(Plan):
     def sums_stay_alike(self) -> bool:
         """Whether what clients send hardly differs from one round to the next."""
         return any(p.sums_stay_alike for p in self.parts)
+
+    @cached_property
+    def clients_read_proxy(self) -> bool:
+        """Whether clients read the samples of the server, too."""
+        return any(p.clients_read_proxy for p in self.parts)
 
     @cached_property
     def shares_noise(self) -> bool:
@@ -433,7 +439,7 @@ class Method(Plan):
         """Raise `UnalikeError` where clients have these networks by name, and a part needs equal ones."""
         advice = (
             "clients of unlike networks can share prototypes ('fedproto'), logits on public samples ('fedmd'), a head of one "
-            "shape ('lg_fedavg'), or submodels ('heterofl'); see docs/how_to/unlike_networks.md"
+            f"shape ('lg_fedavg'), or submodels ('heterofl'); see {Limit.INPUTS}"
         )
         needy = [p.name for p in self.parts if p.unlike_networks == "refused"]
         if needy:
@@ -503,7 +509,7 @@ class Method(Plan):
         for p in self.parts:
             if p.simulated_only:
                 raise UnalikeError(
-                    f"{p.name} is {p.simulated_only}, which only a simulation carries out; use ua.run (docs/how_to/limits.md)"
+                    f"{p.name} is {p.simulated_only}, which only a simulation carries out; use ua.run ({Limit.FEDERATION})"
                 )
 
     def check_loss(self, work: Work) -> None:

@@ -235,6 +235,11 @@ class Part:
 
     Without it: an error where there are no such samples comes in the first round, not before.
     """
+    clients_read_proxy: ClassVar[bool] = False
+    """Its client half reads these samples, too, as `client.settings.proxy`: the terms of a federation name them.
+
+    Without it: sites have none of them.
+    """
     mixes_models: ClassVar[bool] = False
     """The server half combines trained models: a late update counts as its client's model less the current one.
 

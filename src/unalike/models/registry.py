@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike._utils.option_types import check_kinds
 from unalike._utils.registry import Registry
 from unalike._utils.seeds import isolated
@@ -95,7 +96,8 @@ def model_for(name_or_spec: str, layout: Any, classes: int | None, seed: int = 0
     if not _takes_layout(call):
         raise UnalikeError(
             f"model={name_or_spec!r} takes one array, found samples of {layout}; give a torch.nn.Module whose forward takes the "
-            "tree of arrays, or the name of a registered builder that names layout in the place of input_shape"
+            "tree of arrays, or the name of a registered builder that names layout in the place of input_shape "
+            f"({Limit.INPUTS})"
         )
     return _build(call, seed, layout=layout, classes=classes)
 

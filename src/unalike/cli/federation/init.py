@@ -115,7 +115,9 @@ def command(
     ] = None,
     proxy: Annotated[
         str | None,
-        typer.Option(help="File with samples of the server, for methods that train on the server."),
+        typer.Option(
+            help="File with samples of the server, for methods that learn from them; of fedmd each bundle has them, too."
+        ),
     ] = None,
     start: dict[str, Any],
     terms: dict[str, Any],
@@ -134,7 +136,7 @@ def command(
     """
     from unalike.data.sanity import listed
     from unalike.federation.coordinator.federation_folder import FederationFolder
-    from unalike.federation.protocol.agreed_methods import notes_on_methods
+    from unalike.federation.protocol.agreed_methods import notes_on_methods, notes_on_public
     from unalike.federation.site.site_data import own_samples
     from unalike.federation.site.site_policy import SitePolicy
 
@@ -197,7 +199,7 @@ def command(
             f"note: a fifth of the rows tests, fewer than {least} at {listed(untested)}: there all rows train, the site keeps its "
             "model, and no score leaves it; least_test in its site.toml may be lower"
         )
-    for note in notes_on_methods(created.federation):
+    for note in [*notes_on_methods(created.federation), *notes_on_public(created.federation)]:
         print(note)
     if created.federation.data.encoding is not None:
         source = like or f"{len(summary)} summaries"

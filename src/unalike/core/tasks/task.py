@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike._utils.spec import Call
 from unalike.core.types import Batch
 
@@ -136,7 +137,7 @@ class Task:
         """Raise `UnalikeError` if the task lacks the trait `need` of `asker`, a part or a plan."""
         if not self.offers(need):
             raise UnalikeError(
-                f"{asker} needs {IN_WORDS.get(need, need)}; found a task of {self.name}: leave it out (docs/how_to/limits.md)"
+                f"{asker} needs {IN_WORDS.get(need, need)}; found a task of {self.name}: leave it out ({Limit.INPUTS})"
             )
 
     @property

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike._utils.seeds import generator
 from unalike._utils.spec import parse
 from unalike.core.inputs import is_one_tensor
@@ -40,7 +41,8 @@ def apply_plan(plan: PartitionPlan, data: Dataset) -> Population:
         changes = [feature_skew.registry.build(call) for call in calls]
         if not is_one_tensor(x):
             raise UnalikeError(
-                f"{calls[0].name} changes samples that are one array, found several; leave it out, or change the arrays before"
+                f"{calls[0].name} changes samples that are one array, found several; leave it out, or change the arrays before "
+                f"({Limit.INPUTS})"
             )
         moving = [call.name for call, change in zip(calls, changes) if change.moves_pixels]
         if moving and data.known_task.predicts_arrays:

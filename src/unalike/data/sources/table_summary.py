@@ -20,6 +20,7 @@ import torch
 from pydantic import Field, PositiveInt
 
 from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.limits import Limit
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.core.tasks.registry import TaskName, task_for
@@ -322,7 +323,8 @@ def agreed(
             raise UnalikeError(
                 f"{site} and {first} have other columns: only one of them has "
                 f"{', '.join(sorted(differing))}; expected the same columns at all "
-                "sites: rename them, or leave them out with --drop"
+                "sites: rename them, or leave them out with --drop. For other columns about "
+                f"the same people see {Limit.KINDS}"
             )
 
     # A column of true/false may be a category at a site that writes it as texts; one such site makes it a category for all.

@@ -32,6 +32,11 @@ from unalike.federation.coordinator.terms_check import (
 )
 from unalike.federation.protocol.bundle import Bundle
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation
+from unalike.federation.protocol.public_samples import (
+    PublicSamples,
+    samples_of_tensors,
+    tensors_of_samples,
+)
 from unalike.federation.protocol.roster import Roster, new_run
 from unalike.federation.security import certificates
 from unalike.federation.security.keys import (
@@ -47,6 +52,7 @@ from unalike.federation.security.site_keys import (
     check_connection_keys,
     new_keys,
 )
+from unalike.methods.plan import method_of, plan
 from unalike.runtime.records.history import History
 from unalike.runtime.records.run_directory import RunDirectory
 
@@ -159,7 +165,8 @@ class FederationFolder:
         """Make a federation of `sites` (name -> maximum number of training samples).
 
         They will connect to host:port; `names` are further names and addresses of the server. `own` are the coordinator's
-        samples: "test", for the protocol "server", and "proxy", for methods that train on the server. `keys` are those of sites
+        samples: "test", for the protocol "server", and "proxy", for methods that learn from them; where sites read these, they are
+        in every bundle, and named in the terms. `keys` are those of sites
         that have made them; the others get theirs here, in their bundles. `start` and
         `start_partial` are initial weights, as of `ua.run`; sites get them with the first request. `terms` are the other fields of
         the federation file; None stands for the default, of `message_bytes` for the `message_limit` of the terms, of
@@ -195,6 +202,10 @@ class FederationFolder:
             for name, samples in sites.items()
         ]
         federation = Federation.of(values)
+        proxy = own.get("proxy")
+        methods = (federation.method, *federation.also)
+        if proxy is not None and any(method_of(plan(text)).clients_read_proxy for text in methods):
+            federation = replace(federation, public=PublicSamples.of(proxy))
         if terms.get("noise_shares") is None:
             federation = replace(federation, noise_shares=usual_noise_shares(federation))
         # One variant of each method is checked: the seed decides nothing here.
@@ -221,8 +232,7 @@ class FederationFolder:
         folder = cls(root)
         for name, pair in own.items():
             if pair is not None:
-                x, y = pair
-                write_tensors(folder._samples(name), {"x": x, "y": y})
+                write_tensors(folder._samples(name), tensors_of_samples(pair))
         if start is not None:
             model = run_configs[0].model
             write_tensors(root / START_FILE, model.state_dict(model.params | model.buffers))
@@ -326,6 +336,7 @@ class FederationFolder:
             keys=own,
             authority=self._bytes("ca.pem"),
             agreed=federation,
+            public=b"" if federation.public is None else self._samples("proxy").read_bytes(),
         )
         write_bytes(self.path / "nodes" / f"{name}.pem", public[NODE].encode())
 
@@ -417,7 +428,7 @@ class FederationFolder:
         if not file.exists():
             return None
         tensors, _ = read_tensors(file)
-        return tensors["x"], tensors["y"]
+        return samples_of_tensors(tensors, like=self.federation.data.placeholder)
 
     @property
     def start(self) -> Path | None:

@@ -14,6 +14,7 @@ from statistics import median_low
 import torch
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike.client_devices.simulated_clock import COUNTED_LATER, LATE, REFUSED, TRAINED, Turn
 from unalike.core import tree
 from unalike.core.codec import Facts
@@ -111,11 +112,11 @@ def check_stage(stage: Stage, run_config: RunConfig) -> None:
     """Raise `UnalikeError` for a stage that takes the clients' samples, or models of theirs that are gone, to one place."""
     if stage.pooled:
         raise UnalikeError(
-            f"stage {stage.name!r} pools the clients' data, which stay where they are; simulate it"
+            f"stage {stage.name!r} pools the clients' data, which stay where they are; simulate it ({Limit.FEDERATION})"
         )
     if any(c.pooled for c in stage.method.conditioners):
         raise UnalikeError(
-            f"{stage.method!r} describes the data of all clients together; simulate it"
+            f"{stage.method!r} describes the data of all clients together; simulate it ({Limit.FEDERATION})"
         )
     if run_config.options.select == "best" and stage.method.is_personal(
         stage.model or run_config.model

@@ -15,6 +15,7 @@ from unalike._utils.system.proxies import prepare_proxies_for
 from unalike._utils.system.supervisor import exit_at_sigterm
 from unalike._utils.tensor_files import write_bytes
 from unalike.core.tasks.registry import find_task
+from unalike.data.array_checks import Pair
 from unalike.data.population import Population
 from unalike.data.sources.load import table_at
 from unalike.federation.protocol.bundle import Bundle
@@ -51,7 +52,7 @@ def join(
     `accept`: also with columns that are far from what was agreed on, such as in other units; else they raise `UnalikeError`.
     """
     from unalike.federation.flower.site_node import SiteNode
-    from unalike.federation.protocol.agreed_methods import notes_on_methods
+    from unalike.federation.protocol.agreed_methods import notes_on_methods, notes_on_public
     from unalike.federation.site.site_policy import SitePolicy
     from unalike.federation.site.site_worker import SiteWorker
 
@@ -65,7 +66,10 @@ def join(
     rules = folder / "site.toml"
     least_test = SitePolicy.read(rules).least_test
     own = site_data_apart(bundle.federation, data, data_dir, bundle.site, accept, least_test)
-    for line in [*looked_at(bundle.federation, own, accept), *notes_on_methods(bundle.federation)]:
+    lines = looked_at(bundle.federation, own, accept)
+    lines += notes_on_public(bundle.federation)
+    lines += notes_on_methods(bundle.federation)
+    for line in lines:
         say(line)
     expires = expiry(
         "the certificate authority of the federation",
@@ -92,6 +96,7 @@ def join(
             device=device,
             log=say,
             policy=policy,
+            public=bundle.public,
         )
         bundle.claim(folder)
         data_file = table_at(data, data_dir) or Path(data)
@@ -117,31 +122,39 @@ def join(
 
 
 def wire_lines(
-    federation: Federation, data: str, data_dir: Path | None, site: str, least_test: int = 0
+    federation: Federation,
+    data: str,
+    data_dir: Path | None,
+    site: str,
+    least_test: int = 0,
+    public: Pair | None = None,
 ) -> list[str]:
     """A look at a site's data, and for each agreed method what leaves the site and what it receives, as lines with their sizes.
 
-    `least_test` is the site's rule of this name.
+    `least_test` is the site's rule of this name, `public` are the public samples of the bundle.
     """
-    from unalike.federation.protocol.agreed_methods import notes_on_methods
+    from unalike.federation.protocol.agreed_methods import notes_on_methods, notes_on_public
     from unalike.federation.protocol.roster import site_population
 
     own = site_data(federation, data, data_dir, site, least_test)
     population = site_population(federation, federation.number(site), own)
-    lines = [*looked_at(federation, own, accept=True), *notes_on_methods(federation)]
+    lines = looked_at(federation, own, accept=True)
+    lines += notes_on_public(federation)
+    lines += notes_on_methods(federation)
+    proxy = public or (population.x, population.y)
     for method in dict.fromkeys((federation.method, *federation.also)):
-        lines += _wire_of(replace(federation, method=method), population)
+        lines += _wire_of(replace(federation, method=method), population, proxy)
     return [
         *lines,
         "leaves  the number of training, test and validation samples, sums and counts of the metrics, versions of the program",
     ]
 
 
-def _wire_of(federation: Federation, population: Population) -> list[str]:
+def _wire_of(federation: Federation, population: Population, proxy: Pair) -> list[str]:
     from unalike.federation.coordinator.secure_aggregation import masked_wire
     from unalike.federation.protocol.roster import run_config_of
 
-    run_config = run_config_of(federation, population, proxy=(population.x, population.y))
+    run_config = run_config_of(federation, population, proxy=proxy)
     items = run_config.wire
     if federation.secure_aggregation:
         items = masked_wire(federation, run_config)

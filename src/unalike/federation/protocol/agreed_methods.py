@@ -1,6 +1,7 @@
-"""Notes on the methods that a federation agrees on together."""
+"""Notes on what a federation agrees on: methods beside private ones, and public samples."""
 
 from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.public_samples import PUBLIC_FILE
 from unalike.methods.plan import method_of, plan
 
 
@@ -19,4 +20,15 @@ def notes_on_methods(federation: Federation) -> list[str]:
     return [
         f"note: {', '.join(others)} may be run beside {', '.join(private)}, and no epsilon covers what it sends about the "
         "same samples; where that is not meant, make a federation without it (--also)"
+    ]
+
+
+def notes_on_public(federation: Federation) -> list[str]:
+    """A sentence on the public samples that the terms name."""
+    public = federation.public
+    if public is None:
+        return []
+    return [
+        f"note: every site sends what its own model predicts for {public.samples} public samples: {PUBLIC_FILE} in its bundle, "
+        f"SHA-256 {public.sha256}"
     ]

@@ -1,4 +1,4 @@
-"""The bundle for a site: one file with the certificate authority, the address, the federation file, and its keys."""
+"""The bundle for a site: one file with the certificate authority, the address, the federation file, its keys, public samples."""
 
 import io
 import json
@@ -10,8 +10,13 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import Self
 
+from safetensors import SafetensorError
+from safetensors.torch import load
+
 from unalike._utils.errors import UnalikeError
+from unalike.data.array_checks import Pair
 from unalike.federation.protocol.federation_file import Federation
+from unalike.federation.protocol.public_samples import PUBLIC_FILE, samples_of_tensors
 from unalike.federation.security.certificates import replace_private, write_private
 from unalike.federation.security.keys import PrivateKey, private_key, public_text
 from unalike.federation.security.site_keys import NODE, SIGNING, read_private
@@ -24,6 +29,7 @@ FILES = (ABOUT, SIGNING, NODE, AUTHORITY, AGREED)
 UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
+    SafetensorError,
     LZMAError,
     OSError,
     EOFError,
@@ -35,11 +41,16 @@ UNREADABLE = (
 """Errors of reading a file that is no archive, or a damaged one; NotImplementedError is a RuntimeError."""
 MAX_FILE_BYTES = 4 << 20
 """Maximum bytes of a file in a bundle; a federation file lists every site."""
+MAX_PUBLIC_BYTES = 64 << 20
+"""Maximum bytes of the public samples in a bundle."""
 
 
 @dataclass(frozen=True, repr=False)
 class Bundle:
-    """A site's bundle. `key` signs its messages, `node_key` (OpenSSH) authenticates its connection; both are kept secret."""
+    """A site's bundle. `key` signs its messages, `node_key` (OpenSSH) authenticates its connection; both are kept secret.
+
+    `public` are the samples that the terms name; whoever uses them checks that they are these.
+    """
 
     site: str
     address: str
@@ -47,6 +58,7 @@ class Bundle:
     node_key: bytes
     authority: bytes
     federation: Federation
+    public: Pair | None
 
     @staticmethod
     def write(
@@ -56,8 +68,12 @@ class Bundle:
         keys: dict[str, bytes],
         authority: bytes,
         agreed: Federation,
+        public: bytes = b"",
     ) -> None:
-        """Write a bundle for its owner's eyes; `keys` by file, {} if the site has made them. Raises `UnalikeError` if too large."""
+        """Write a bundle for its owner's eyes. Raises `UnalikeError` if it would be too large.
+
+        `keys` by file, {} if the site has made them. `public`: the file of the public samples, empty if there are none.
+        """
         text = agreed.text()
         if len(text.encode()) > MAX_FILE_BYTES:
             raise UnalikeError(
@@ -68,6 +84,12 @@ class Bundle:
         contents |= keys
         contents[AUTHORITY] = authority
         contents[AGREED] = text.encode()
+        if len(public) > MAX_PUBLIC_BYTES:
+            raise UnalikeError(
+                f"the public samples have {len(public)} bytes and a bundle has room for {MAX_PUBLIC_BYTES}; choose fewer"
+            )
+        if public:
+            contents[PUBLIC_FILE] = public
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
             for name, content in contents.items():
@@ -87,6 +109,11 @@ class Bundle:
             address = str(about["address"])
             federation = Federation.of(tomllib.loads(contents[AGREED].decode()))
             key = private_key(contents[SIGNING].decode())
+            public = None
+            if federation.public is not None:
+                # clones lie where torch aligns them
+                tensors = {name: t.clone() for name, t in load(contents[PUBLIC_FILE]).items()}
+                public = samples_of_tensors(tensors, like=federation.data.placeholder)
         except UnalikeError:
             raise
         except UNREADABLE as error:
@@ -106,6 +133,7 @@ class Bundle:
             node_key=contents[NODE],
             authority=contents[AUTHORITY],
             federation=federation,
+            public=public,
         )
 
     @property
@@ -135,6 +163,8 @@ def _contents(path: Path) -> dict[str, bytes]:
         expected = list(FILES)
         if SIGNING not in infos and NODE not in infos:
             expected = [ABOUT, AUTHORITY, AGREED]
+        if PUBLIC_FILE in infos:
+            expected.append(PUBLIC_FILE)
         # by the list and not by `infos`: a name may be in an archive twice
         names = [info.filename for info in archive.infolist()]
         if sorted(names) != sorted(expected):
@@ -143,12 +173,13 @@ def _contents(path: Path) -> dict[str, bytes]:
             )
 
         # An archive of some bytes can unpack to many; what it says about its files may be false.
-        if max(info.file_size for info in infos.values()) > MAX_FILE_BYTES:
-            raise UnalikeError(
-                f"{path} holds a file of more than {MAX_FILE_BYTES} bytes; it is not a site's bundle"
-            )
         contents = {}
         for name in expected:
+            limit = MAX_PUBLIC_BYTES if name == PUBLIC_FILE else MAX_FILE_BYTES
+            if infos[name].file_size > limit:
+                raise UnalikeError(
+                    f"{path} holds a file of more than {limit} bytes; it is not a site's bundle"
+                )
             with archive.open(infos[name]) as file:
-                contents[name] = file.read(MAX_FILE_BYTES)
+                contents[name] = file.read(limit)
         return contents

@@ -15,6 +15,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike._utils.tensor_files import write_bytes
 from unalike._utils.validated import validated
 from unalike.core.inputs import (
@@ -40,6 +41,7 @@ from unalike.core.work import Work
 from unalike.data.array_checks import Pair
 from unalike.data.table_encoding import Encoding
 from unalike.federation.protocol.envelope import NAME_PATTERN, digest
+from unalike.federation.protocol.public_samples import PublicSamples
 from unalike.federation.security.keys import public_key
 from unalike.federation.security.site_keys import fingerprint
 from unalike.methods.method import Method
@@ -190,7 +192,8 @@ class Federation(
     `metric` names the metrics to decide by, as in `ua.run`; each site computes them from its own samples. `also` are methods, and
     `seeds` the number of seeds from `seed` on, that may be run besides; if `open`, sites may be added at the end. `noise_shares` is
     the number of updates among which sites share out the noise of `client_dp(where="site")`; no round may have fewer. `record`
-    keeps numbers of each round at the coordinator, "server" and "updates" as in `ua.run`, but no site's parameters.
+    keeps numbers of each round at the coordinator, "server" and "updates" as in `ua.run`, but no site's parameters. `public` names
+    the samples for which sites send what their own models predict.
     """
 
     _: KW_ONLY
@@ -208,6 +211,7 @@ class Federation(
     quorum: Share | Count
     message_bytes: PositiveInt = 2**30
     noise_shares: Annotated[PositiveInt, AGREED] = 1
+    public: Annotated[PublicSamples | None, AGREED] = None
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -237,7 +241,7 @@ class Federation(
         if self.open and given_networks(self.model) is not None:
             raise ValueError(
                 f"model = {self.model!r} says which of the enrolled sites has which network; expected one network for a federation "
-                "that is open to sites that come later"
+                f"that is open to sites that come later ({Limit.FEDERATION})"
             )
         if self.noise_shares > self.fewest_updates:
             raise ValueError(
@@ -315,9 +319,11 @@ class Federation(
         return next((site for site in self.sites if site.name == name), None)
 
     def fingerprint(self, authority: bytes) -> str:
-        """The fingerprint of the keys of all sites, of the coordinator and of this authority: equal in all true bundles."""
+        """The fingerprint of all sites' keys, the coordinator's, this authority and public samples: equal in all true bundles."""
         keys = {site.name: site.key for site in self.sites}
         others = {"/coordinator": self.coordinator, "/authority": authority.decode()}
+        if self.public is not None:
+            others["/public"] = self.public.sha256
         return fingerprint(keys | others)
 
     def number(self, name: str) -> int:

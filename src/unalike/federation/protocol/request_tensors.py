@@ -1,10 +1,12 @@
 """The tensors of a request to train: what a stage sends in every round, and what it sends once."""
 
+from unalike._utils.errors import UnalikeError
 from unalike.core import tree
 from unalike.core.codec import Malformed
-from unalike.core.inputs import Inputs, tensors_by_place, with_tensors_by_place
+from unalike.core.inputs import Inputs
 from unalike.core.types import Batch, Broadcast, Tree
 from unalike.core.views import StageSettings
+from unalike.federation.protocol.public_samples import samples_of_tensors, tensors_of_samples
 from unalike.methods.plan import Stage
 
 
@@ -29,16 +31,16 @@ def fixed_tensors(stage: Stage, settings: StageSettings, params: Tree, buffers: 
         part_trees["fixed.params"] = _unshared(stage, settings, params)
         part_trees["fixed.buffers"] = _unshared(stage, settings, buffers)
     if stage.shared is not None:
-        part_trees["shared"] = tensors_by_place(stage.shared.x) | {"y": stage.shared.y}
+        part_trees["shared"] = tensors_of_samples((stage.shared.x, stage.shared.y))
     return tree.pack(part_trees)
 
 
 def received_samples(tensors: Tree, like: Inputs) -> Batch:
     """Public samples of a request, whose inputs are a tree as those of the site are, `like`. Raises `Malformed` for others."""
-    missing = {*tensors_by_place(like), "y"} - tensors.keys()
-    if missing:
-        raise Malformed(f"public samples without {', '.join(sorted(missing))}")
-    return Batch(with_tensors_by_place(like, tensors), tensors["y"])
+    try:
+        return Batch(*samples_of_tensors(tensors, like))
+    except UnalikeError as error:
+        raise Malformed(f"public samples: {error}") from None
 
 
 def _unshared(stage: Stage, settings: StageSettings, values: Tree) -> Tree:

@@ -162,7 +162,7 @@ def run_config_of(
 
     Raises `UnalikeError` for terms that cannot be run.
     """
-    method_of(plan(federation.method)).check_real()
+    _check_method(federation, proxy)
     eligible = max(1, int(np.count_nonzero(population.sizes)))
     participation = federation.participation
     if not isinstance(participation, float):
@@ -189,3 +189,16 @@ def run_config_of(
         device=device,
         **agreed,
     )
+
+
+def _check_method(federation: Federation, proxy: Pair | None) -> None:
+    """Raise `UnalikeError` for a method of simulations alone, and for public samples that the terms do not name."""
+    method = method_of(plan(federation.method))
+    method.check_real()
+    if federation.public is not None:
+        federation.public.check(proxy)
+    elif method.clients_read_proxy:
+        raise UnalikeError(
+            f"{federation.method} asks what each site's own model predicts for public samples, and the terms name none; expected a "
+            "federation that was made with them: --proxy FILE"
+        )

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike.core import tree
 from unalike.core.inputs import first_rows, map_inputs
 from unalike.core.nests import map_tensors
@@ -55,7 +56,7 @@ def check_summed(step: Step, settings: StageSettings) -> None:
     reason = _why_not_summed(step, settings)
     if reason:
         raise UnalikeError(
-            f"secure aggregation shows sums over the sites alone, and {reason}; choose another method"
+            f"secure aggregation shows sums over the sites alone, and {reason}; choose another method ({Limit.FEDERATION})"
         )
 
 

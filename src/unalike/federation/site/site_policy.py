@@ -73,6 +73,10 @@ class SitePolicy:
             "Fewest test samples of a class, with an event or without one, or with each of several labels; rarer ones are left out."
         ),
     ] = 3
+    most_public: Annotated[
+        Whole,
+        Help("Most public samples for which it sends what its own model predicts; 0: none."),
+    ] = 1000
     digits: Annotated[
         Whole, Help("Significant digits of sums of losses and errors that leave; 0: all.")
     ] = 4
@@ -154,6 +158,15 @@ class SitePolicy:
                 f"{samples} training samples for {coefficients} coefficients, whose second derivatives can show single samples; "
                 f"site.toml demands {least} (least_per_coefficient = {self.least_per_coefficient}): ask the coordinator for fewer "
                 "columns, or lower the rule where a secure aggregation adds up what the sites send",
+            )
+
+    def check_public(self, samples: int) -> None:
+        """Raise `Declined` for public samples that are too many to send predictions of the site's own model for."""
+        if samples > self.most_public:
+            raise Declined(
+                "rules",
+                f"{samples} public samples, for which it would send what its own model predicts; site.toml allows "
+                f"{self.most_public} (most_public)",
             )
 
     def unused(self, data: ClientData, task: Task) -> list[str]:
@@ -255,6 +268,7 @@ NO_RULES = SitePolicy(
     least_per_coefficient=0,
     least_test=0,
     least_class=0,
+    most_public=sys.maxsize,
     digits=0,
 )
 """Rules that allow everything."""

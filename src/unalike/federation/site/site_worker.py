@@ -27,6 +27,7 @@ from unalike.core.nests import map_tensors
 from unalike.core.tasks.registry import find_task
 from unalike.core.types import Broadcast, Tree
 from unalike.core.views import Members, ServerState
+from unalike.data.array_checks import Pair
 from unalike.data.client_data import SPLITS, ClientData
 from unalike.engine.loop import Loop
 from unalike.engine.threads import threads_for
@@ -119,6 +120,7 @@ class SiteWorker:
     (`ua.wire(method, model)`) and the sums and counts of its metrics. Its state is in `folder` and is written before a reply is
     sent, so the process may be killed at any moment. A new run removes the files of all runs but the last two. A run continues
     only with the samples that the site was admitted with. `device` is where the site trains; it is not reported to anybody.
+    `public` are the public samples of the terms, which come with the bundle and never in a request.
     `log` gets the reason when a request is declined. `policy` are the site's own rules. Every answer and every request
     that was declined is an entry of `journal`, and every update of a private method one of `ledger`. `done` is set when the
     coordinator says that all runs are finished.
@@ -134,6 +136,7 @@ class SiteWorker:
         device: str = "cpu",
         log: Callable[[str], None] = lambda line: None,
         policy: SitePolicy = NO_RULES,
+        public: Pair | None = None,
     ):
         self.federation = federation
         self.name = name
@@ -153,6 +156,7 @@ class SiteWorker:
         self.limits = Limits(bytes=federation.message_bytes)
         self.agreed = federation.variants
         self._data = data
+        self._public = public
         self._device = device
         self._unmasked = SumLedger(self.folder.path / SUMS)
         self._groups: dict[tuple[str, int, int], SiteGroup] = {}
@@ -176,8 +180,11 @@ class SiteWorker:
                 "use fewer, or ask the coordinator for a larger number"
             )
 
-        # A plan is outlined with proxy samples; a site never uses these.
+        # A site reads the public samples that the terms name. Without any a plan is outlined with others, which nothing reads.
         proxy = (population.x, population.y)
+        if federation.public is not None:
+            self.policy.check_public(federation.public.samples)
+            proxy = self._public
         run_config = run_config_of(federation, population, proxy=proxy, device=self._device)
         run_config = run_config.here()
         if federation.secure_aggregation:
@@ -796,7 +803,7 @@ class SiteWorker:
             self.run_config.settings,
             model=model,
             work=method.local_work(self.run_config.work),
-            proxy=None,
+            proxy=self.run_config.settings.proxy if self.federation.public else None,
         )
         source = self.population if shared is None else self.population.with_shared(shared)
 

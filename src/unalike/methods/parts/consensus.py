@@ -43,7 +43,8 @@ class Consensus(Personalizer):
     """After `private` has put the client's own parameters in place."""
     needs_of_task: ClassVar[str] = CLASS_LOGITS
     needs_proxy: ClassVar[bool] = True
-    simulated_only: ClassVar[str] = "training on public samples at every client"
+    clients_read_proxy: ClassVar[bool] = True
+    sums_stay_alike: ClassVar[bool] = True
     unlike_networks = "equal shapes"
 
     def server_open(self, settings: StageSettings) -> Tree:
@@ -83,6 +84,10 @@ class Consensus(Personalizer):
         assert public is not None
         output = client.model(params, public.x, buffers=client.buffers, context=client.context)
         return output.logits
+
+    def why_impossible(self, message: Tree, samples: int) -> str:
+        clients = message[CLIENTS].item()
+        return "" if clients == 1 else f"logits of {clients:g} clients; expected those of 1"
 
     def fold(self, update: Tree, message: Tree, importance: Tensor) -> Tree:
         return message

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.limits import Limit
 from unalike.methods.method import Method, as_method
 from unalike.methods.plan import PlanInputs, PlanSteps, Stage
 from unalike.methods.plans.staged_plan import MethodText, StagedPlan, grouped, staged_plan
@@ -60,7 +61,8 @@ class ClusterOracle(StagedPlan):
         if plan_inputs.clusters is None:
             raise UnalikeError(
                 "cluster_oracle needs the true clusters and the clients come without any; use a partition that has them "
-                "(clusters, rotation, natural(cluster=...)) or Population(..., clusters=[...])"
+                "(clusters, rotation, natural(cluster=...)) or Population(..., clusters=[...]); in a federation nobody knows them "
+                f"({Limit.FEDERATION})"
             )
         method = Method.parse(self.method)
         yield Stage("train", method, plan_inputs.rounds, grouped(plan_inputs.clusters))

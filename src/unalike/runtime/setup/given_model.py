@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 from unalike._utils import seeds
 from unalike._utils.errors import UnalikeError, warn
 from unalike._utils.functions import text_of_function
+from unalike._utils.limits import Limit
 from unalike.core.head_layer import with_head
 from unalike.core.inputs import (
     Inputs,
@@ -64,7 +65,8 @@ def make_model(given: ModelLike, population: Population, seed: int) -> tuple[Mod
             name = getattr(given, "__name__", type(module).__name__)
             return _with_outputs(module, population), _own_name(name)
     raise UnalikeError(
-        f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one"
+        f"model={given!r}: expected a name such as 'mlp', a torch.nn.Module or a function that makes one; for other libraries see "
+        f"{Limit.KINDS}"
     )
 
 

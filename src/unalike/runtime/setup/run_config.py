@@ -14,6 +14,7 @@ from torch import nn
 
 from unalike._utils.errors import UnalikeError
 from unalike._utils.functions import source_hashes, structure_hash
+from unalike._utils.limits import Limit
 from unalike._utils.version import __version__
 from unalike.core.inputs import is_one_tensor, layout_of, map_inputs
 from unalike.core.model import Model
@@ -568,7 +569,7 @@ def _check_networks(
     if found:
         raise UnalikeError(
             f"found the networks {', '.join(networks.models)} beside {found}; expected a method alone: leave it out, or give one "
-            "model"
+            f"model ({Limit.INPUTS})"
         )
 
 
@@ -579,7 +580,7 @@ def _check_transform(options: RunOptions, population: Population) -> None:
     if not is_one_tensor(population.x) or population.x.dim() != 4:
         shape = list(population.input_shape)
         raise UnalikeError(
-            f"transform={options.transform!r} is for images; found samples of shape {shape}: leave it out"
+            f"transform={options.transform!r} is for images; found samples of shape {shape}: leave it out ({Limit.INPUTS})"
         )
     if options.chain.draws and population.task.predicts_arrays:
         raise UnalikeError(
