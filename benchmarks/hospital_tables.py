@@ -59,6 +59,7 @@ class Owned(NamedTuple):
     across: str = "pooled"
     model: str = "logistic"
     metric: str = "roc_auc"
+    regression: bool | None = None
 
 
 def heart_disease() -> Owned:
@@ -97,9 +98,9 @@ def cgd() -> Owned:
 
 
 def restaurant() -> Owned:
-    """27178 inspections of restaurants in 15 years, with a score of 0 to 100."""
+    """27178 inspections of restaurants in 15 years, with a score of 0 to 100; 1618 names are left out."""
     table = of_r("causaldata", "restaurant_inspections").drop(columns="business_name")
-    return Owned(table, "inspection_score", "Year", model="linear", metric="rmse")
+    return Owned(table, "inspection_score", "Year", model="linear", metric="rmse", regression=True)
 
 
 TABLES: dict[str, Callable[[], Owned]] = {
@@ -153,7 +154,9 @@ def main(seeds: int, names: Sequence[str]) -> None:
         owned = TABLES[name]()
         data = owned.data
         if not isinstance(data, str):
-            data = ua.load(data, target=owned.target, group=owned.owner)
+            data = ua.load(
+                data, target=owned.target, group=owned.owner, regression=owned.regression
+            )
         print(f"| {name} | {' | '.join(compared(data, owned, seeds))} |", flush=True)
 
 
