@@ -20,7 +20,13 @@ from unalike.cli.terminal_tables import summary_table
 from unalike.comparison import fitted_references
 from unalike.metrics.named_metrics import read
 from unalike.reporting.export import export
-from unalike.reporting.together_or_alone import NOT_REACHED, PAYS, RATHER_ALONE, STAY_ALONE
+from unalike.reporting.together_or_alone import (
+    NOT_REACHED,
+    PAYS,
+    RATHER_ALONE,
+    STAY_ALONE,
+    TOO_FEW,
+)
 from unalike.statistics.client_scores import POOLED
 from unalike.statistics.fitted_scores import paired_gain
 
@@ -37,7 +43,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def hearts(folder):
     return ua.compare(
-        ["fedavg"], data="heart_disease", metric="roc_auc", seeds=2, out=folder, **OPTIONS
+        ["fedavg"], data="heart_disease", metric="roc_auc", seeds=3, out=folder, **OPTIONS
     )
 
 
@@ -127,9 +133,10 @@ def test_answer_is_the_paired_interval_of_the_best_fits_and_stands_first(hearts,
     best = scores.mean().groupby(lambda label: label.partition("(")[0]).idxmax()
     assert (found.alone.label, found.pooled.label) == (best["alone"], best["pooled"])
     gains = scores[best["pooled"]] - scores[best["alone"]]
-    error = gains.std(ddof=1) * math.sqrt(1 / 2 + hearts.facts.sampling.overlap)
+    seeds = len(gains)
+    error = gains.std(ddof=1) * math.sqrt(1 / seeds + hearts.facts.sampling.overlap)
     # of two tests neither is below 5 % / 2, so that both intervals have that level
-    half = stats.t.ppf(1 - 0.05 / 2 / 2, 1) * error
+    half = stats.t.ppf(1 - 0.05 / 2 / 2, seeds - 1) * error
     ends = np.clip([gains.mean() - half, gains.mean() + half], -1, 1)
     assert [found.gain.low, found.gain.high] == pytest.approx(ends)
 
@@ -170,13 +177,24 @@ def test_answer_follows_the_tests_of_pooling_and_of_the_method(hearts):
     assert lead.note.endswith("of pooled(boosting) over fedavg: no method here trains trees")
 
 
+def test_two_seeds_give_no_answer_and_the_line_says_how_many_do(hearts):
+    fitted = hearts.fitted[hearts.fitted["seed"] < 2].copy()
+    fitted["roc_auc"] += fitted["scope"].map({"pooled": 0.0, "alone": -0.5})
+    rounds = hearts.rounds[hearts.rounds["seed"] < 2]
+    found = replace(hearts, fitted=fitted, rounds=rounds).together_or_alone()
+    assert found.gain.pairs == 2
+    assert found.gain.low > 0
+    assert found.verdict == TOO_FEW
+    assert not any(fact.title.startswith("By ") for fact in found.key_facts)
+
+
 def test_finished_fits_are_read_and_not_repeated(hearts, folder, monkeypatch):
     def fails(*arguments):
         raise AssertionError("fitted again")
 
     monkeypatch.setattr(fitted_references, "_fit_all", fails)
     again = ua.compare(
-        ["fedavg"], data="heart_disease", metric="roc_auc", seeds=2, out=folder, **OPTIONS
+        ["fedavg"], data="heart_disease", metric="roc_auc", seeds=3, out=folder, **OPTIONS
     )
     pd.testing.assert_frame_equal(again.fitted, hearts.fitted)
     assert ua.open_comparison(folder).together_or_alone() == hearts.together_or_alone()

@@ -324,6 +324,16 @@ def test_separator_and_encoding_are_found_or_named(tmp_path, sep, ending, charse
     assert again.fingerprint == data.fingerprint
 
 
+def test_columns_in_one_flag_are_told_to_repeat_it():
+    with pytest.raises(UnalikeError) as error:
+        load(patients(), target="outcome", drop="age, part")
+    assert str(error.value).endswith(
+        "has no column 'age, part', but 'age' and 'part'; repeat the flag for each column, in Python ['age', 'part']"
+    )
+    with pytest.raises(UnalikeError, match="it has the columns"):
+        load(patients(), target="outcome", drop="age,weight")
+
+
 @pytest.mark.parametrize(
     ("written", "sep", "values", "note"),
     [

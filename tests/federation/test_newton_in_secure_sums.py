@@ -117,6 +117,18 @@ def test_false_loss_of_one_site_does_not_end_the_fit(tmp_path):
     assert attacked.coefficients()["coefficient"].equals(honest.coefficients()["coefficient"])
 
 
+def test_sums_of_a_site_with_far_more_samples_count_as_they_are(tmp_path):
+    """Scaled to the usual size, they would be those of no samples, and the coefficients those of no table."""
+    sizes = ((30, 5), (30, 5), (30, 5), (900, 5))
+    fed = SmallFederation(
+        tmp_path, make_clients(sizes), "newton(l2=1)", model="logistic", rounds=12
+    )
+    found = fed.run().coefficients()
+    assert fed.events("scaled down") == []
+    wanted = fed.simulated().coefficients()
+    np.testing.assert_allclose(found["coefficient"], wanted["coefficient"], rtol=QUANTUM)
+
+
 def counts(rng, x):
     """Counts, and the logarithms of their exposures."""
     log_exposure = rng.normal(size=len(x))

@@ -139,6 +139,12 @@ def require_columns(frame: pd.DataFrame, columns: Sequence[str], where: str) -> 
         if column in frame.columns:
             continue
         names = [str(name) for name in frame]
+        listed = [name.strip() for name in column.split(",")]
+        if len(listed) > 1 and set(listed) <= set(names):
+            raise UnalikeError(
+                f"{where} has no column {column!r}, but {' and '.join(map(repr, listed))}; repeat the flag for each column, in "
+                f"Python {listed!r}"
+            )
         near = [repr(name) for name in get_close_matches(column, names)]
         hint = f"did you mean {' or '.join(near)}? It has" if near else "it has"
         raise UnalikeError(

@@ -194,6 +194,11 @@ class Method(Plan):
         return any(p.releases_once for p in self.parts)
 
     @cached_property
+    def sums_are_exact(self) -> bool:
+        """Whether the server adds messages up as they are, and averages nothing."""
+        return any(p.sums_are_exact for p in self.parts)
+
+    @cached_property
     def sums_stay_alike(self) -> bool:
         """Whether what clients send hardly differs from one round to the next."""
         return any(p.sums_stay_alike for p in self.parts)

@@ -205,6 +205,11 @@ class Part:
 
     Without it: a coordinator compares the directions of large updates alone.
     """
+    sums_are_exact: ClassVar[bool] = False
+    """The server adds messages up as they are, and nothing is averaged: with one scaled, the result is that of no samples.
+
+    Without it: a coordinator scales large updates and messages down.
+    """
     sums_sent: ClassVar[bool] = False
     """`finish` is given the model that the server decodes from the upload.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,9 @@ STAY_ALONE = "Alone."
 RATHER_ALONE = "Alone, rather than with these methods."
 EITHER = "Either: the difference does not matter."
 OPEN = "Not decided."
+LEAST_PAIRS = 3
+"""The fewest seeds, or folds, of an answer: the spread of two differences says next to nothing."""
+TOO_FEW = "Not decided: this takes three seeds or folds."
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ class TogetherOrAlone:
             shown = "" if self.tree_lead.low > 0 else "; not shown"
             trees = f"of {self.pooled.label} over {self.method}{shown}: no method here trains trees"
             facts.append(self._key_fact("Lead of trees", self.tree_lead, trees))
-        if self.clients or self.few_clients:
+        has_clients = bool(self.clients or self.few_clients)
+        if has_clients and self.verdict != TOO_FEW:
             facts.append(self._on_clients())
         return facts
 
@@ -278,6 +282,8 @@ def _sampling(content: ReportContent, label: str, other: str) -> float:
 def _verdict(content: ReportContent, over_alone: Gain, method_gain: Gain | None) -> str:
     """The answer in a few words: two tests, corrected by Holm, of pooling and of the method against each client alone."""
     gains = [over_alone] if method_gain is None else [over_alone, method_gain]
+    if min(gain.pairs for gain in gains) < LEAST_PAIRS:
+        return TOO_FEW
     found = verdicts(
         gain=[gain.mean for gain in gains],
         low=[gain.low for gain in gains],
@@ -313,7 +319,7 @@ def _clients(content: ReportContent, alone: str, pooled: str) -> list[ClientGain
         of_all = by_method[pooled][metric.name]
         gain = paired_gain(of_all, own, metric, level=rules.level, overlap=rules.overlap)
         if content.sampling.redrawn != SPLITS:
-            gain = Gain(gain.mean, math.nan, math.nan, math.nan)
+            gain = replace(gain, low=math.nan, high=math.nan, p=math.nan)
         sizes = by_method[alone].reindex(columns=["n_test", "n_positive"]).mean()
         clients.append(
             ClientGain(

@@ -29,12 +29,16 @@ TEST_ROWS = -1
 
 @dataclass(frozen=True)
 class Gain:
-    """A mean gain over paired seeds with its interval and two-sided p, NaN where unknown; more is better for every metric."""
+    """A mean gain over paired seeds with its interval and two-sided p, NaN where unknown; more is better for every metric.
+
+    `pairs` is the number of seeds that both have.
+    """
 
     mean: float
     low: float
     high: float
     p: float
+    pairs: int
 
     @property
     def is_known(self) -> bool:
@@ -44,7 +48,7 @@ class Gain:
     @property
     def reversed(self) -> Gain:
         """The gain of the others over the first."""
-        return Gain(-self.mean, -self.high, -self.low, self.p)
+        return Gain(-self.mean, -self.high, -self.low, self.p, self.pairs)
 
 
 def scores_of_clients(fitted: pd.DataFrame) -> pd.DataFrame:
@@ -98,7 +102,7 @@ def paired_gain(
     seeds = known.index.intersection(base.index)
     gains = [metric.sign * difference(float(known[s]), float(base[s])) for s in seeds]
     if not gains:
-        return Gain(math.nan, math.nan, math.nan, math.nan)
+        return Gain(math.nan, math.nan, math.nan, math.nan, pairs=0)
     mean = float(np.mean(gains))
     tested = moderated_t(np.array(gains)[:, None], level, overlap, sampling)
     low = float(tested.low[0])
@@ -114,5 +118,9 @@ def paired_gain(
         p = float(2 * norm.sf(abs(mean) / error))
     largest = metric.high - metric.low
     return Gain(
-        mean, float(np.clip(low, -largest, largest)), float(np.clip(high, -largest, largest)), p
+        mean=mean,
+        low=float(np.clip(low, -largest, largest)),
+        high=float(np.clip(high, -largest, largest)),
+        p=p,
+        pairs=len(gains),
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from unalike._utils.errors import UnalikeError
+from unalike._utils.nouns import OWNERS
 from unalike._utils.spec import parse
 from unalike.data.partitioning.partition_files import ClientIndices, read_fl_bench, read_indices
 from unalike.data.partitioning.scheme import Division, by_value, registry
@@ -195,11 +196,12 @@ def _numbered(names: np.ndarray, shares: list[int]) -> list[str]:
 
 
 def client_noun(spec: str) -> str:
-    """The word for a client by the spec of a partition: the column of the owners where one divides the data, else `client`."""
+    """The word for a client by the spec of a partition: the column of the owners where one divides the data, else `client`.
+
+    A column whose name is no noun, such as `educ`, has an `educ value` for each owner: it has no plural.
+    """
     if not spec.startswith(("natural(", "leave_one_out(")):
         return CLIENT
     scheme, *_ = parse(spec)
-    column = str(scheme.parameters.get("column", ""))
-    # a column may have the name of something else that a report counts
-    is_word = column.isalpha() and column not in ("method", "seed", "round")
-    return column if is_word else CLIENT
+    column = str(scheme.parameters.get("column", CLIENT))
+    return column.lower() if column.lower() in OWNERS else f"{column} value"

@@ -328,7 +328,8 @@ class NetworkStage:
         self.evaluator = FederatedEvaluator(run_config, mailbox.federation, self._report_loss)
 
         changes = [message_of(part.name) for part in stage.method.parts if part.sends_changes]
-        self._norm_guard = NormGuard(mailbox.federation.guard, changes)
+        multiple = 0.0 if stage.method.sums_are_exact else mailbox.federation.guard
+        self._norm_guard = NormGuard(multiple, changes)
         self._opposing_sites = OpposingSites()
         self._compared: list[str] = []
         """The objects whose directions are compared in every round."""

@@ -66,6 +66,7 @@ class Newton(TaskObjective, LocalWork, ServerStep):
     has_own_name: ClassVar[bool] = True
     stands_alone: ClassVar[bool] = True
     needs_data: ClassVar[bool] = True
+    sums_are_exact: ClassVar[bool] = True
     sums_stay_alike: ClassVar[bool] = True
     has_own_intercepts: ClassVar[bool] = False
     """Whether each client has an intercept of its own, which is no coefficient in common."""
