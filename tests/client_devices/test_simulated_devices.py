@@ -73,6 +73,14 @@ def test_slowdown_of_computing_leaves_the_network():
     assert rates.bytes_down_per_second.tolist() == [1e6] * 4
 
 
+def test_named_devices_are_slow_and_no_others():
+    model = device_model("pace(samples_per_second=10) + slow_clients(clients=(0, 2), factor=4)")
+    rates = model.rates(clients=4, seed=0)
+    assert rates.samples_per_second.tolist() == [2.5, 10, 2.5, 10]
+    with pytest.raises(ua.UnalikeError, match="found client 2; expected numbers from 0 to 1"):
+        model.rates(clients=2, seed=0)
+
+
 @pytest.mark.parametrize(
     "spec, median",
     [("lognormal(sigma=0.7)", 1.0), ("pareto(shape=2)", 2**0.5)],
