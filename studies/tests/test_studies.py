@@ -650,7 +650,7 @@ def test_every_claim_is_about_cells_that_exist(name):
             "loss",
             "train_loss",
         )
-        measured += ("attack_success", "bytes_down", "bytes_up")
+        measured += ("macro_f1", "attack_success", "bytes_down", "bytes_up")
         of_classes = (CLASS_ACCURACY + character for character in digits + ascii_letters)
         columns = {c: [0.0, 0.25, 0.5, 0.5, 0.5, 0.5] for c in (*measured, "seconds", *of_classes)}
         columns |= {"round": [0, 1, 2, 3, 4, 15], "participants": [2] * 6}
@@ -664,7 +664,7 @@ def test_every_claim_is_about_cells_that_exist(name):
             "recorded": {"rounds": [1, 2, 3], "series": series},
             "label_counts": [[2, 2], [4, 0], [0, 3], [3, 3]],
         }
-        more |= {"clients": {"accuracy": [0.5, 0.7]}, "curves": [[0.5] * 10] * 5}
+        more |= {"clients": {"accuracy": [0.5, 0.7]}, "curves": [[0.5] * 12] * 5}
         more["parameters"] = [1] * 50
         more["transport"] = [[0.0, 1.0, 2.0], [1.0, 0.0, 1.5], [2.0, 1.5, 0.0]]
         found = tuple(

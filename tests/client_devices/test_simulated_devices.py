@@ -73,6 +73,14 @@ def test_slowdown_of_computing_leaves_the_network():
     assert rates.bytes_down_per_second.tolist() == [1e6] * 4
 
 
+def test_named_devices_are_slow_and_no_others():
+    model = device_model("pace(samples_per_second=10) + slow_clients(clients=(0, 2), factor=4)")
+    rates = model.rates(clients=4, seed=0)
+    assert rates.samples_per_second.tolist() == [2.5, 10, 2.5, 10]
+    with pytest.raises(ua.UnalikeError, match="found client 2; expected numbers from 0 to 1"):
+        model.rates(clients=2, seed=0)
+
+
 @pytest.mark.parametrize(
     "spec, median",
     [("lognormal(sigma=0.7)", 1.0), ("pareto(shape=2)", 2**0.5)],
@@ -345,3 +353,20 @@ def test_timeline_says_who_trained_when_and_who_was_late(clients, tmp_path):
     resumed = run(clients, out=tmp_path, **options)
     pd.testing.assert_frame_equal(resumed.history.timeline, whole)
     pd.testing.assert_frame_equal(ua.open_run(tmp_path).history.timeline, whole)
+
+
+def test_timeline_has_the_bytes_of_each_client(clients):
+    # 8 weights and 2 biases of float32 each way; up also size, steps, loss and weight
+    options = {"devices": "drop_out(rate=0.3)", "participation": 0.5, "rounds": 5}
+    history = run(clients, **options).history
+    turns, rounds = history.timeline, history.rounds
+    one_down, one_up = 40, 56
+    arrived = turns["fate"] == TRAINED
+    assert 0 < arrived.sum() < len(turns) == 5 * 3
+    assert set(turns["bytes_down"]) == {one_down}
+    assert (
+        set(turns.loc[arrived, "bytes_up"]) == {one_up}
+        and not turns.loc[~arrived, "bytes_up"].any()
+    )
+    assert turns["bytes_down"].sum() == rounds["bytes_down"].sum()
+    assert turns["bytes_up"].sum() == rounds["bytes_up"].sum()

@@ -65,6 +65,7 @@ def test_late_update_counts_by_its_age_while_others_go_on(tmp_path):
     assert turns["client"].value_counts().to_dict() == Counter(
         k for of in ages.values() for k in of
     )
+    assert turns["bytes_up"].sum() == run.history.rounds["bytes_up"].sum()
     slow = turns[turns["client"] == 1].iloc[0]
     assert (slow["round"], slow["age"], slow["fate"]) == (late + 1, ages[late][1], COUNTED_LATER)
     first = turns[(turns["client"] == 0) & (turns["round"] == 1)].iloc[0]

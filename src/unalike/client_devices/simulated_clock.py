@@ -115,7 +115,8 @@ class Turn(NamedTuple):
 
     `begun` and `ended` are seconds since the run began, of simulated time or with the sites of a federation of the coordinator's:
     of the request, and of the moment at which the server had the update or gave it up. `age`: rounds of the server between the
-    two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update does not count.
+    two. `fate`: `TRAINED`, `COUNTED_LATER`, or why the update does not count. `bytes_down` were sent to the client, `bytes_up` by
+    it: 0 where its update does not count, as in the traffic of a round.
     """
 
     client: int
@@ -123,6 +124,13 @@ class Turn(NamedTuple):
     ended: float
     age: int
     fate: str
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether the update counts."""
+        return self.fate in (TRAINED, COUNTED_LATER)
 
 
 class Arrivals(NamedTuple):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass as validated
 
 from unalike._utils.errors import UnalikeError
@@ -110,6 +110,26 @@ class TwoSpeed(Slowdown):
         count = int(self.slow * clients + 0.5)
         factors = np.ones(clients)
         factors[rng.permutation(clients)[:count]] = self.factor
+        return factors
+
+
+@registry.register("slow_clients")
+@validated(frozen=True)
+class SlowClients(Slowdown):
+    """The devices of these `clients`, by number from 0, have speeds divided by `factor`. factor = 1: equal."""
+
+    clients: tuple[NonNegativeInt, ...] = (0,)
+    factor: Annotated[float, Ge(1)] = 10.0
+    of: Slowed = "all"
+
+    def factors(self, clients: int, rng: np.random.Generator) -> np.ndarray:
+        unknown = [client for client in self.clients if client >= clients]
+        if unknown:
+            raise UnalikeError(
+                f"slow_clients: found client {unknown[0]}; expected numbers from 0 to {clients - 1}"
+            )
+        factors = np.ones(clients)
+        factors[[*self.clients]] = self.factor
         return factors
 
 

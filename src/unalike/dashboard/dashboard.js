@@ -170,7 +170,7 @@ function show(state) {
   tick();
   at("sites").replaceChildren(...state.sites.map((site) => row([
     element("th", site.name, { scope: "row" }), element("td", site.state, { class: `state-${site.state}` }),
-    ...[site.train, site.test, site.refused].map((n) => element("td", whole(n), { class: "number" })),
+    ...[whole(site.train), whole(site.test), site.received, site.sent, whole(site.refused)].map((text) => element("td", text, { class: "number" })),
   ])));
   table(state.table);
   at("none").hidden = state.refused.length > 0;

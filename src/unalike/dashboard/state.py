@@ -33,6 +33,7 @@ from unalike.metrics.named_metrics import KNOWN, MISSING, Metric, significant
 from unalike.reporting.charts.palette import looks
 from unalike.reporting.charts.report_charts import FATE_LOOKS
 from unalike.reporting.table import rows as rows_of
+from unalike.reporting.wording import megabytes
 from unalike.runtime.records.history import (
     CLIENTS_FILE,
     DIVERGED,
@@ -98,6 +99,7 @@ class Followed:
         events = directory.last_events(EVENT_LOG_BYTES)
         rounds = table_rows(run / ROUNDS_FILE)
         clients = table_rows(run / CLIENTS_FILE)
+        turns = table_rows(run / TIMELINE_FILE)
 
         # what the last round says
         columns = stored_columns(run)
@@ -126,11 +128,11 @@ class Followed:
             "metric": "" if score is None else score.label,
             "curves": _curves(rounds, columns),
             "timeline": _timeline(
-                turns=table_rows(run / TIMELINE_FILE),
+                turns=turns,
                 names=names,
                 is_simulated=SIMULATED_SECONDS in last,
             ),
-            "sites": _sites(terms, names, live, clients, events),
+            "sites": _sites(terms, names, live, clients, events, turns),
             "table": _by_round(clients, names, _of_clients(clients, columns, score)),
             "refused": [_event_row(event, names) for event in absences[-MAX_EVENTS:]],
             "log": [_event_row(event, names) for event in events[-MAX_EVENTS:]],
@@ -325,8 +327,14 @@ def _sites(
     live: dict[str, Any],
     clients: list[dict[str, Any]],
     events: list[dict[str, Any]],
+    turns: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Each site or client with its state, its numbers of samples, and how often it was refused."""
+    """Each site or client with its state, its numbers of samples, its traffic, and how often it was refused."""
+    received: Counter[int] = Counter()
+    sent: Counter[int] = Counter()
+    for turn in turns:
+        received[turn["client"]] += turn.get("bytes_down", 0)
+        sent[turn["client"]] += turn.get("bytes_up", 0)
     last: dict[Any, dict[str, Any]] = {row["client"]: row for row in clients}
     keys = list(range(len(names))) if names else sorted(last)
     connected = {site["name"]: site["connected"] for site in live.get("sites", [])}
@@ -348,6 +356,8 @@ def _sites(
             "state": state,
             "train": row.get("n_train"),
             "test": row.get("n_test"),
+            "received": megabytes(received[key] / 1e6) if turns else MISSING,
+            "sent": megabytes(sent[key] / 1e6) if turns else MISSING,
             "refused": refusals[name],
         }
         sites.append(site)

@@ -37,6 +37,9 @@ def client_columns(content: ReportContent, methods: bool = False) -> list[TableC
         if table[f"to_{other}"].notna().any():
             columns.append(difference_to(other, metric))
             columns.append(interval(level, f"to_{other}_low", f"to_{other}_high", metric.interval))
+    if "mb_up" in table:
+        columns.append(number("MB received", "mb_down", wording.megabytes))
+        columns.append(number("MB sent", "mb_up", wording.megabytes))
     return columns
 
 

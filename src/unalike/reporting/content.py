@@ -14,6 +14,7 @@ from unalike.reporting import wording
 from unalike.reporting.decision import Decision, decide
 from unalike.reporting.failed_training import nothing_learned, trivially_personal
 from unalike.statistics.client_scores import MEAN, POOLED, client_scores, scored_across
+from unalike.statistics.costs import traffic_of_clients
 from unalike.statistics.models_in_use import personal_methods, protocol_in_use, with_models_in_use
 from unalike.statistics.risks import can_be_judged
 from unalike.statistics.scores import client_effects, in_order
@@ -346,6 +347,8 @@ class ReportContent(SharedDetails):
             return pd.DataFrame()
         rounds = self.rounds if self.pooled_rounds is None else self.pooled_rounds
         table = client_scores(rounds, self.clients, column, self.compared_with, self.rules)
+        if self.timeline is not None and len(table):
+            table = table.merge(traffic_of_clients(self.timeline), "left", ["method", "client"])
         if table.empty or self.across == "worst":
             return table
         # one difference has one interval, on the page of clients as in the summary

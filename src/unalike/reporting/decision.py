@@ -11,7 +11,7 @@ from functools import partial
 import pandas as pd
 
 from unalike._utils.notebook import paragraph
-from unalike.metrics.columns import Columns
+from unalike.metrics.columns import SIMULATED_SECONDS, Columns
 from unalike.metrics.named_metrics import Metric
 from unalike.reporting import wording
 from unalike.statistics.inference import MOST_NEEDED, difference_table, family_tests, seeds_needed
@@ -34,7 +34,7 @@ MAX_CHEAPER_SHARE = 0.95
 """A method with so much of the best one's bytes, or more, is not called cheaper."""
 MAX_NAMED_LOSERS = 3
 """Most clients that a decision names."""
-COST_WORDS = {"bytes": "traffic", "seconds": "time"}
+COST_WORDS = {"bytes": "traffic", "seconds": "time", SIMULATED_SECONDS: "simulated time"}
 """Name of a cost -> its word in a key fact."""
 
 
@@ -69,7 +69,8 @@ class Decision:
         seeds: paired seeds of `best`.
         seeds_won: the number of them in which `best` is better than the baseline.
         probability_best: the probability that `best` has the best mean of all candidates and the baseline; NaN if unknown.
-        cost: cost of a run of `best` divided by that of the baseline: `bytes` and `seconds`; NaN if the baseline has none.
+        cost: cost of a run of `best` divided by that of the baseline: `bytes`, `seconds`, and where devices are simulated
+            `simulated_seconds`; NaN if the baseline has none.
         verdicts: candidate -> `better`, `worse`, `practically equal` or `undecided`, against the baseline.
         rivals: other candidate -> the same words, against `best`.
         cheaper: methods that are practically equal to `best` and send fewer bytes -> their bytes divided by its bytes.
@@ -376,6 +377,12 @@ def decide(
         choice = best
     traffic = row["mb_down"] + row["mb_up"]
     traffic_of_baseline = base["mb_down"] + base["mb_up"]
+    cost = {
+        "bytes": _divided(traffic, traffic_of_baseline),
+        "seconds": _divided(row["seconds"], base["seconds"]),
+    }
+    if SIMULATED_SECONDS in scored:
+        cost[SIMULATED_SECONDS] = _divided(row[SIMULATED_SECONDS], base[SIMULATED_SECONDS])
     return Decision(
         baseline=rules.baseline,
         metric=metric,
@@ -390,10 +397,7 @@ def decide(
         seeds=int(row["pairs"]),
         seeds_won=int(row["won"]),
         probability_best=float(row["probability_best"]),
-        cost={
-            "bytes": _divided(traffic, traffic_of_baseline),
-            "seconds": _divided(row["seconds"], base["seconds"]),
-        },
+        cost=cost,
         verdicts=against_baseline,
         rivals=rivals,
         cheaper=_cheaper(scored, best, rivals),

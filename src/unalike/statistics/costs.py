@@ -84,6 +84,19 @@ def totals(rounds: pd.DataFrame) -> pd.DataFrame:
     return by_run.groupby("method", sort=False).mean()
 
 
+def traffic_of_clients(timeline: pd.DataFrame) -> pd.DataFrame:
+    """`method client mb_down mb_up`: MB to and from each client of a timeline in a whole run, mean over seeds.
+
+    Empty for the timeline of a run that did not count its clients' bytes.
+    """
+    names = {"bytes_down": "mb_down", "bytes_up": "mb_up"}
+    if not {*names} <= {*timeline}:
+        return pd.DataFrame(columns=["method", "client", *names.values()])
+    of_run = timeline.groupby(["method", "client", "seed"], sort=False)[[*names]].sum() / 1e6
+    means = of_run.groupby(["method", "client"], sort=False).mean()
+    return means.rename(columns=names).reset_index()
+
+
 def cumulative(rounds: pd.DataFrame) -> pd.DataFrame:
     """`rounds` with running totals in the columns `mb_down`, `mb_up` and `TIMES`; NaN where a time is not known."""
     require_columns(

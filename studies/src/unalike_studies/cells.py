@@ -36,6 +36,7 @@ RUN_OPTIONS = (
     "rounds",
     "participation",
     "sampling",
+    "devices",
     "executor",
     "device",
     "precision",

@@ -505,11 +505,16 @@ class NetworkStage:
             faults=faults,
             local=local,
             client_seconds={client_of[site]: s for site, s in exchange.seconds.items()},
-            turns=self._turns(exchange, started_from),
+            turns=self._turns(exchange, started_from, replies),
             complete=partial(self._complete, groups, norms),
         )
 
-    def _turns(self, exchange: Exchange[SiteReply], started_from: Mapping[int, int]) -> list[Turn]:
+    def _turns(
+        self,
+        exchange: Exchange[SiteReply],
+        started_from: Mapping[int, int],
+        replies: Mapping[int, SiteReply],
+    ) -> list[Turn]:
         """The rows of the timeline of the sites that were asked to train; none of those that are still under way.
 
         `started_from` as in `Updates`.
@@ -532,11 +537,14 @@ class NetworkStage:
                 continue
             # one that was offline all the time was not asked
             if begun is not None:
-                turns.append(
-                    Turn(
-                        client=client, begun=begun - start, ended=ended - start, age=age, fate=fate
-                    )
+                turn = Turn(
+                    client=client, begun=begun - start, ended=ended - start, age=age, fate=fate
                 )
+                bytes_up = 0
+                if turn.counts:
+                    bytes_up = self._bytes_of("up", [client]) + replies[client].update_bytes
+                bytes_down = self._bytes_of("down", [client])
+                turns.append(turn._replace(bytes_down=bytes_down, bytes_up=bytes_up))
         return turns
 
     def _arrive(self, trained: Sequence[int]) -> dict[int, int]:

@@ -39,8 +39,8 @@ class History:
     models, and so on. In a plan of several steps `stage` is the step number of the round's stage; it is NaN or absent for the
     first. `columns` says what each column of scores measures.
 
-    `timeline`: round client begun ended age fate, of simulated devices and of sites: each client that a round heard of, as in
-    `client_devices.simulated_clock.Turn`; empty without such devices.
+    `timeline`: round client begun ended age fate bytes_down bytes_up, of simulated devices and of sites: each client that a round
+    heard of, as in `client_devices.simulated_clock.Turn`; empty without such devices.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from unalike.client_devices.simulated_clock import (
     Devices,
     NoDevices,
     RoundWork,
+    Turn,
     simulated_devices,
 )
 from unalike.core.options import cohort_size
@@ -208,7 +209,8 @@ class LocalStage:
             with notes_about(name), untouched(group.method, values):
                 groups[name] = group.train(ids, started_from)
         updates = self._with_costs(asked, groups, arrivals.lost, self.clock() - started)
-        updates = replace(updates, client_seconds=client_seconds, turns=arrivals.turns)
+        turns = [self._with_bytes(turn, groups) for turn in arrivals.turns]
+        updates = replace(updates, client_seconds=client_seconds, turns=turns)
         return Replies(metrics, updates, evaluation_seconds)
 
     def _round_work(self, name: str, ids: Sequence[int]) -> RoundWork:
@@ -249,6 +251,13 @@ class LocalStage:
             clients = len(updates.ids) + len(updates.refused)
             bytes_up += clients * (self._bytes[name]["up"] + updates.bytes_each)
         return RoundUpdates(groups, seconds, bytes_down=bytes_down, bytes_up=bytes_up, lost=lost)
+
+    def _with_bytes(self, turn: Turn, groups: Mapping[str, Updates]) -> Turn:
+        """The row of the timeline with what the client was sent, and what it sent."""
+        name = self.state.group_of(turn.client)
+        assert name is not None, "who was asked has a group"
+        bytes_up = self._bytes[name]["up"] + groups[name].bytes_each if turn.counts else 0
+        return turn._replace(bytes_down=self._bytes[name]["down"], bytes_up=bytes_up)
 
     # models ---------------------------------------------------------------------------------------------------------------
 
