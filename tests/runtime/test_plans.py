@@ -31,6 +31,7 @@ PLANS = {
     "ccvr": "ccvr(steps=5, method='scaffold')",
     "data_sharing": "data_sharing(fraction=0.2, method='scaffold')",
     "fedetf": "fedetf(width=5, method='fedprox')",
+    "floco": "floco(endpoints=3, method='fedprox')",
     "diagnosis": "diagnosis(noise=1)",
 }
 QUERIES = {"fedconcat": 1, "ccvr": 1, "diagnosis": 5}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
-from torch.func import grad, jacrev
+from torch.func import grad, jacrev, vmap
 
 from unalike._utils import seeds
 from unalike.core import tree
@@ -131,7 +131,8 @@ class FederatedFeatures(Personalizer):
     def _train_head(self, model: Model, z: Tensor, seen: Tensor) -> Tree:
         """The head after its training on features [C, M, D] of the classes seen [C]."""
         head = _initial_head(model)
-        slope = grad(lambda w: (seen * _losses(model, w, z)).sum() / seen.sum())
+        y = torch.arange(len(z), device=z.device)
+        slope = grad(lambda w: (seen * _losses(model, w, z, y)).sum() / seen.sum())
         for _ in range(self.epochs):
             head = tree.map(lambda w, g: w - self.lr * g, head, slope(head))
         return head
@@ -150,17 +151,20 @@ def _over_classes(sums: Tree, counts: Tensor) -> Tree:
     return tree.map(lambda g: g / some.view(-1, *[1] * (g.dim() - 1)), sums)
 
 
-def _losses(model: Model, head: Tree, z: Tensor) -> Tensor:
-    """The mean loss of features z [C, M, D] of each class, [C]."""
-    classes, samples, _ = z.shape
-    y = torch.arange(classes, device=z.device).repeat_interleave(samples)
-    losses = F.cross_entropy(model.head(head, z.flatten(0, 1)), y, reduction="none")
-    return losses.view(classes, samples).mean(1)
+def _loss_of_class(model: Model, head: Tree, z: Tensor, y: Tensor) -> Tensor:
+    """The mean loss of features z [M, D] of the class y []."""
+    return F.cross_entropy(model.head(head, z), y.expand(len(z)))
+
+
+OF_CLASSES = (None, None, 0, 0)
+"""The features of a class [C, M, D] enter the loss of this class [C] alone."""
+_losses = vmap(_loss_of_class, OF_CLASSES)
+_gradients = vmap(grad(_loss_of_class, argnums=1), OF_CLASSES)
 
 
 def _mismatch(model: Model, head: Tree, z: Tensor, wanted: Tree, counts: Tensor) -> Tensor:
     """sum_c counts_c sum_r 1 - cos of the rows of the gradients of features z [C, M, D], and the wanted ones [C, *shape]."""
-    gradients = jacrev(lambda w: _losses(model, w, z))(head)
+    gradients = _gradients(model, head, z, torch.arange(len(z), device=z.device))
     total = torch.zeros_like(counts)
     for name, gradient in gradients.items():
         rows = gradient if gradient.dim() > 2 else gradient[:, None]
