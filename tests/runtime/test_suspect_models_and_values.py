@@ -54,6 +54,19 @@ def test_outputs_of_a_sigmoid_are_noted():
     assert "between 0 and 1" in note
 
 
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (nn.Sigmoid(), "between 0 and 1, as a sigmoid makes them, so that no class"),
+        (nn.ReLU(), "never negative, as a ReLU makes them"),
+        (nn.Softmax(0), "depends on the others of its batch, also in evaluation"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "depends on the others of its batch"),
+    ],
+)
+def test_outputs_of_several_classes_that_are_no_logits_are_noted(last, words):
+    assert len(about(notes(nn.Sequential(nn.Linear(4, 3), last)), words)) == 1
+
+
 class Ignoring(nn.Module):
     """A module that leaves its input out."""
 
