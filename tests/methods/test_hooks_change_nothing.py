@@ -122,6 +122,35 @@ def test_loss_that_writes_over_what_it_is_shown_is_refused(loss, what):
         run({"loss": loss}, executor="batched")
 
 
+def writes_by_data(part, client):
+    client.state["c"].data.add_(0.5)
+    return client.state, {}
+
+
+def writes_by_numpy(part, client):
+    client.state["c"].numpy()[:] += 0.5
+    return client.state, {}
+
+
+def shrinks_received(part, client, batch):
+    for w in client.received_params.values():
+        w.data.add_(1)
+    return client.out(batch).logits.mean() * 0
+
+
+@pytest.mark.parametrize(
+    ("hooks", "what"),
+    [
+        ({"finish": writes_by_data}, r"client.state\['c'\]"),
+        ({"finish": writes_by_numpy}, r"client.state\['c'\]"),
+        ({"loss": shrinks_received}, "client.received_params"),
+    ],
+)
+def test_writes_that_torch_does_not_count_are_named(hooks, what):
+    with pytest.raises(ua.UnalikeError, match=f"writes over {what}"):
+        run(hooks)
+
+
 def test_hooks_that_return_new_tensors_are_alike_in_both_executors():
     def finish(part, client):
         return {"c": client.state["c"] + 0.5}, {}

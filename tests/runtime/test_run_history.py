@@ -442,6 +442,8 @@ class Odd(nn.Module):
                 w.clamp_(-9, 9)
         if self.what == "3d":
             return self.head(x).unsqueeze(2)
+        if self.what == "detached":
+            return self.head(x).detach()
         return self.head(x) * (self.calls if self.what == "counting" else 1)
 
 
@@ -479,6 +481,7 @@ def with_phase():
             {"model": nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4))},
             "writes over the samples",
         ),
+        ({"model": Odd("detached")}, "outputs of the model have no gradient.*no_grad"),
         ({"model": with_phase()}, "the model's phase holds complex numbers.*view_as_real"),
         ({"model": nn.Linear(6, 4).half()}, r"parameter weight is float16.* give module.float\(\)"),
         ({"model": nn.Flatten()}, "no parameter that trains"),

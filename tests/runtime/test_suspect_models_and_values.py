@@ -54,6 +54,19 @@ def test_outputs_of_a_sigmoid_are_noted():
     assert "between 0 and 1" in note
 
 
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (nn.Sigmoid(), "between 0 and 1, as a sigmoid makes them, so that no class"),
+        (nn.ReLU(), "never negative, as a ReLU makes them"),
+        (nn.Softmax(0), "depends on the others of its batch, also in evaluation"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "depends on the others of its batch"),
+    ],
+)
+def test_outputs_of_several_classes_that_are_no_logits_are_noted(last, words):
+    assert len(about(notes(nn.Sequential(nn.Linear(4, 3), last)), words)) == 1
+
+
 class Ignoring(nn.Module):
     """A module that leaves its input out."""
 
@@ -115,13 +128,17 @@ def test_a_class_that_one_client_lacks_is_no_gap():
 
 
 def ages(*codes):
-    column = RNG.integers(18, 90, 60).astype(float)
+    column = RNG.integers(18, 80, 60).astype(float)
     column[: len(codes)] = codes
     return column
 
 
 @pytest.mark.parametrize(
-    "codes", [(-999,), (9999, 9999), (-1, -1), (-9, -9, -9), (999,), (-99, -99), (99999.0,)]
+    "codes",
+    [
+        *[(-999,), (9999, 9999), (-1, -1), (-9, -9, -9), (999,), (-99, -99), (99999.0,)],
+        *[(-88, -88), (777,), (99, 99, 99)],
+    ],
 )
 def test_codes_for_missing_values_are_noted(codes):
     column = ages(*codes)
@@ -132,7 +149,7 @@ def test_codes_for_missing_values_are_noted(codes):
     table = pd.DataFrame({"age": column, "dose": RNG.normal(size=60), "ill": np.arange(60) % 2})
     population = ua.partition(ua.load(table, target="ill"), "iid", clients=2, split=0.9)
     train = population.x.numpy()[population.train.values]
-    if (np.abs(train) > 2.5).any() or codes[0] in (-1, -9):
+    if (np.abs(train) > 2.5).any() or codes[0] in (-1, -9, 99):
         [note] = suspect_values(population)
         assert f"'age' ({codes[0]:g} in " in note
 
@@ -146,11 +163,54 @@ def test_codes_for_missing_values_are_noted(codes):
         RNG.integers(0, 100, 60).astype(float),
         np.arange(60.0) - 1,
         RNG.lognormal(3, 2, 60),
+        RNG.integers(0, 5, 60) * RNG.integers(0, 2, 60).astype(float),
+        np.where(RNG.random(60) < 0.5, 0, RNG.integers(20, 40, 60)).astype(float),
+        RNG.integers(-1, 30, 60).astype(float),
     ],
 )
 def test_usual_columns_hold_no_codes(column):
     x = np.stack([RNG.normal(size=60), column], 1).reshape(3, 20, 2)
     assert suspect_values(ua.Population.of(clients(x=x))) == []
+
+
+def test_a_number_that_wipes_out_all_others_is_noted():
+    table = pd.DataFrame({"age": ages(1e30), "dose": RNG.normal(size=60), "ill": np.arange(60) % 2})
+    with pytest.warns(
+        UserWarning, match=r"'age' has numbers up to 1e\+30, beside which all others"
+    ):
+        ua.load(table, target="ill")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "found"),
+    [
+        (["ill", "well", "Unknown"], "'Unknown' (20 training samples)"),
+        ([0, 1, 9], "'9' (20 training samples)"),
+        ([1, 2, 99], "'99' (20 training samples)"),
+        ([0, 1, 2], ""),
+        (["ill", "well", "dead"], ""),
+        ([1, 5, 9], ""),
+    ],
+)
+def test_missing_labels_among_classes_are_noted(outcomes, found):
+    table = pd.DataFrame({"dose": RNG.normal(size=60), "outcome": np.resize(outcomes, 60)})
+    population = ua.partition(ua.load(table, target="outcome"), "iid", clients=2, split=1)
+    notes = about(suspect_values(population), "classes that look like missing labels")
+    assert [found in note for note in notes] == [True] * bool(found)
+
+
+def test_large_amounts_do_not_hide_a_code():
+    incomes = RNG.integers(0, 10**6, 60).astype(float)
+    incomes[:2] = -999
+    [note] = suspect_values(ua.Population.of(clients(x=incomes.reshape(3, 20, 1))))
+    assert "(-999 in 2 rows)" in note
+
+
+def test_codes_among_amounts_to_predict_are_noted():
+    table = pd.DataFrame({"dose": RNG.normal(size=60), "cost": ages(-999, -999) + 0.5})
+    table.loc[:1, "cost"] = -999
+    [note] = suspect_values(ua.partition(ua.load(table, target="cost"), "iid", clients=2))
+    assert "the target (-999 in " in note
 
 
 @pytest.mark.parametrize("unit", ["%", " mg", "%  ", " mg/l"])

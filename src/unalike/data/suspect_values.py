@@ -5,17 +5,38 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from unalike.core.inputs import is_one_tensor
+from unalike.data.columns import is_number
 from unalike.data.population import Population
 from unalike.data.value_sets import amounts_as_texts
 
-CODES = (-1.0, -9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0)
+LARGE_CODES = {float(digit * places) for digit in "789" for places in range(2, 6)}
+"""77, 88, 99, 777, ..., 99999."""
+CODES = {-1.0, -7.0, -8.0, -9.0} | LARGE_CODES | {-code for code in LARGE_CODES}
 """Numbers that tables have in the place of missing values."""
+CODES_OF_GRADES = LARGE_CODES | {7.0, 8.0, 9.0}
+"""Numbers that answers to a question have in the place of missing ones."""
+WORDS_FOR_MISSING = {
+    "unknown",
+    "not known",
+    "missing",
+    "n/a",
+    "na",
+    "not available",
+    "nan",
+    "null",
+    "-",
+    "?",
+    "unk",
+}
+"""Names of classes, in lower case, that tell of no label."""
 FEWEST_OTHERS = 5
 """With fewer other numbers in a column, one that stands apart may be one of its values."""
 LEAST_GAP_SPACINGS = 5.0
 """Least distance of a code from the other numbers, in their mean distance from each other."""
-LARGE_CODE = 99.0
+LARGE_CODE = 77.0
 """A code below this has to occur twice."""
+LEAST_OF_NEAR_CODE = 3
+"""A large code that is nearer to the others than their range has to occur so often."""
 MOST_ROWS = 20_000
 """Training samples that are looked at."""
 MOST_COLUMNS = 200
@@ -31,13 +52,18 @@ MOST_LISTED = 5
 
 
 def suspect_values(population: Population) -> list[str]:
-    """Sentences about codes for missing values and amounts as texts in tables, and about classes that no sample has."""
+    """Sentences about codes for missing values and amounts as texts in tables, and about classes that no sample has or
+    that are missing labels."""
     if not population.is_here or not len(population.train.values):
         return []
     encoding = population.encoding
     categories = () if encoding is None else encoding.categories
     written = [amounts_as_texts(category.name, category.values) for category in categories]
-    return [*_codes(population), *filter(None, written), *_absent_classes(population)]
+    return [*_codes(population), *filter(None, written), *_of_classes(population)]
+
+
+def _of_classes(population: Population) -> list[str]:
+    return _absent_classes(population) or _missing_as_classes(population)
 
 
 def _codes(population: Population) -> list[str]:
@@ -56,7 +82,10 @@ def _codes(population: Population) -> list[str]:
         # as the table has it, up to rounding
         values[:, j] = np.round(values[:, j] * number.scale + number.mean, 2)
 
-    return suspect_numbers(dict(zip(names, values.T)))
+    columns = dict(zip(names, values.T))
+    if population.classes is None and population.y.dim() == 1:
+        columns["the target"] = population.y.numpy(force=True)[rows].astype(float)
+    return suspect_numbers(columns)
 
 
 def suspect_numbers(columns: Mapping[str, np.ndarray]) -> list[str]:
@@ -122,15 +151,39 @@ def _code_of(column: np.ndarray) -> float | None:
     for end, others, count in ends:
         if end not in CODES or (abs(end) < LARGE_CODE and (count < 2 or others[0] < 0)):
             continue
-        # several times the same negative number among none: a code, however large the others are
-        if end <= -LARGE_CODE and count > 1 and others[0] >= 0:
-            return float(end)
         spread = others[-1] - others[0]
         gap = np.abs(others - end).min()
         spacing = spread / (len(others) - 1)
-        if gap >= LEAST_GAP_SPACINGS * spacing and (abs(end) < LARGE_CODE or gap >= spread):
+        # the one negative number, several times: a code, however large the others are
+        if end < 0 <= others[0] and count > 1:
+            is_grade = not (others % 1).any() and gap > spacing
+            if is_grade or end <= -LARGE_CODE:
+                return float(end)
+        is_near = abs(end) >= LARGE_CODE and gap < spread and count < LEAST_OF_NEAR_CODE
+        if gap >= LEAST_GAP_SPACINGS * spacing and not is_near:
             return float(end)
     return None
+
+
+def _missing_as_classes(population: Population) -> list[str]:
+    """A sentence where some of three or more classes look like missing labels: words such as "unknown", and codes."""
+    classes = population.classes or []
+    if len(classes) < 3:
+        return []
+    found = [name for name in classes if name.strip().casefold() in WORDS_FOR_MISSING]
+    if all(map(is_number, classes)):
+        *others, last = sorted(map(float, classes))
+        spacing = (others[-1] - others[0]) / (len(others) - 1)
+        if last in CODES_OF_GRADES and last - others[-1] >= LEAST_GAP_SPACINGS * spacing:
+            found = [name for name in classes if float(name) == last]
+    if not found:
+        return []
+    counts = population.label_counts().sum(0)
+    listed = [f"{name!r} ({counts[classes.index(name)]} training samples)" for name in found]
+    return [
+        f"classes that look like missing labels are learned and scored: {', '.join(listed)}; if they are, make them empty cells "
+        "and leave these rows out with --labelled-only, in Python labelled_only=True"
+    ]
 
 
 def _absent_classes(population: Population) -> list[str]:

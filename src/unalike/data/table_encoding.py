@@ -58,6 +58,8 @@ MOST_CATEGORIES = 256
 """Most different texts of a column that is read as categories."""
 REPORTED_SHIFT_SCALES = 5.0
 """The distance of a column's mean from the mean in training, in its scales, that is reported."""
+LEAST_SCALED_SPREAD = 1e-6
+"""Standard deviations within which a column's middle half is one number to a model, whose numbers have seven digits."""
 MANY_NUMBERS = 20
 """In a column with at least this many different numbers, a few texts among them are taken for mistakes."""
 
@@ -412,7 +414,9 @@ def _numbers(
 
     # The scale is that of the filled column, since that is what a model reads.
     imputer = SimpleImputer(strategy="median").fit(x)
-    scaler = StandardScaler().fit(imputer.transform(x))
+    filled = imputer.transform(x)
+    scaler = StandardScaler().fit(filled)
+    _note_vanished(frame, filled, scaler.scale_, where)
     return tuple(
         Number(
             name=str(name),
@@ -425,6 +429,17 @@ def _numbers(
         )
         for i, name in enumerate(frame)
     )
+
+
+def _note_vanished(frame: pd.DataFrame, x: np.ndarray, scales: np.ndarray, where: str) -> None:
+    """Warn of columns of numbers x [N, D] in which a few huge ones leave no difference between the others when they are scaled."""
+    low, high = np.quantile(x, (0.25, 0.75), axis=0)
+    for i, name in enumerate(frame):
+        if 0 < high[i] - low[i] < LEAST_SCALED_SPREAD * scales[i]:
+            warn(
+                f"{where}: column {str(name)!r} has numbers up to {np.abs(x[:, i]).max():g}, beside which all others (half of them "
+                f"from {low[i]:g} to {high[i]:g}) are one number when it is scaled; correct them, or make them empty cells"
+            )
 
 
 def _check_texts(column: pd.Series, where: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import FrozenInstanceError
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
@@ -161,11 +162,11 @@ def _watched(shown: dict[str, Tree], error: Callable[[str], UnalikeError]) -> It
     """Raise the error about what is written over in these trees while the block runs: a tensor, or a name of a tree."""
     before = []
     for title, tree in shown.items():
-        before += [(title, name, t, _version(t)) for name, t in tree.items()]
+        before += [(title, name, t, _content(t)) for name, t in tree.items()]
     sizes = {title: len(tree) for title, tree in shown.items()}
     yield
-    for title, name, t, version in before:
-        if _version(t) != version or shown[title].get(name) is not t:
+    for title, name, t, content in before:
+        if _content(t) != content or shown[title].get(name) is not t:
             raise error(f"{title}[{name!r}]")
     for title, size in sizes.items():
         if len(shown[title]) != size:
@@ -190,11 +191,19 @@ def _shown_trees(view: Any) -> dict[str, Tree]:
     return shown
 
 
-def _version(t: Tensor) -> int:
-    """The number of times that a tensor was written over. Under `torch.vmap` only the tensor of all clients counts it."""
-    while is_functorch_wrapped_tensor(t):
-        t = get_unwrapped(t)
-    return t._version
+def _content(t: Tensor) -> tuple[int, float]:
+    """The number of times that a tensor was written over, and its sum, since torch does not count writes by `.data` and `.numpy()`.
+
+    Under `torch.vmap` only the tensor of all clients counts, and both ways of writing are refused. On an accelerator the sum would
+    wait for it, and is 0.
+    """
+    if is_functorch_wrapped_tensor(t):
+        while is_functorch_wrapped_tensor(t):
+            t = get_unwrapped(t)
+        return t._version, 0.0
+    if t.device.type != "cpu":
+        return t._version, 0.0
+    return t._version, t.detach().sum(dtype=torch.float64).nan_to_num().item()
 
 
 def _wrong(part: Part, hook: str, found: str, expected: str) -> UnalikeError:

@@ -118,10 +118,17 @@ def note_outputs(model: Model, population: Population, context: Context) -> list
     try:
         with torch.no_grad(), seeds.isolated(0):
             logits = model(moved, x, buffers=model.buffers, context=context).logits
+            first = model(moved, first_rows(x, 2), buffers=model.buffers, context=context).logits
     except (RuntimeError, ValueError, IndexError, TypeError):
         return []  # what is wrong with it shows when it trains
     if not logits.isfinite().all():
         return []
+    if not torch.allclose(logits[:2], first, rtol=1e-3, atol=1e-4):
+        return [
+            "the output of the model for a sample depends on the others of its batch, also in evaluation, so that scores and "
+            "predictions depend on how samples are put together: look for a softmax or a mean over the axis 0, or for batch norm "
+            "without running statistics"
+        ]
 
     size = float(logits.abs().max())
     differ = any(not bool((t == t[0]).all()) for t in tensors_of(x))
@@ -132,18 +139,31 @@ def note_outputs(model: Model, population: Population, context: Context) -> list
             "forward leaves out"
         ]
     outputs = population.outputs
+    larger = _outputs_of_larger(model, moved, x, context)
+    are_all_shares = larger is not None and _are_shares(logits) and _are_shares(larger)
     if outputs is None:
-        larger = _outputs_of_larger(model, moved, x, context)
-        if population.classes is None or larger is None:
-            return []
-        if not _are_shares(logits) or not _are_shares(larger):
-            return []
-        return [_no_logits("between 0 and 1", "sigmoid")]
-    found = []
+        is_sigmoid = are_all_shares and population.classes is not None
+        return [_no_logits("between 0 and 1", "sigmoid")] if is_sigmoid else []
     axis = population.task.class_dimension
     if axis is None:
         return []
-    logits = logits.movedim(1 + axis, 1)
+    found = _of_class_outputs(logits.movedim(1 + axis, 1), outputs)
+    if are_all_shares and not found:
+        found.append(
+            "the outputs of the model are between 0 and 1, as a sigmoid makes them, so that no class gets a probability near 1: "
+            "leave the last sigmoid out"
+        )
+    elif larger is not None and not found and bool((larger >= 0).all() and (larger == 0).any()):
+        found.append(
+            "the outputs of the model are never negative, as a ReLU makes them, and a class whose output is 0 learns nothing from "
+            "a sample: leave the last ReLU out"
+        )
+    return found
+
+
+def _of_class_outputs(logits: torch.Tensor, outputs: int) -> list[str]:
+    """Sentences about outputs [B, C, ...] that are too many for the classes, or probabilities."""
+    found = []
     if logits.shape[1] > outputs:
         found.append(
             f"the model has {logits.shape[1]} outputs for {outputs} classes: no sample is of the others; give it {outputs} "
@@ -194,16 +214,20 @@ def example_context(plan: Plan, population: Population) -> Context:
 
 
 def check_fit(model: Model, population: Population, context: Context) -> None:
-    """Make one forward pass on two samples. Raises `UnalikeError` where the model does not fit the data."""
+    """Make one forward pass on two samples.
+
+    Raises `UnalikeError` where the model does not fit the data, or its outputs have no gradient.
+    """
     dtypes = _check_dtypes(model)
 
     # What forward writes over would change from one pass to the next; version counters of tensors show it.
     x = _telling_samples(population)
     sample_versions = _versions(x)
     versions = _parameter_versions(model)
+    leaves = {n: w.detach().requires_grad_(model.trainable(n)) for n, w in model.params.items()}
     try:
-        with torch.no_grad():
-            logits = model(model.params, x, buffers=model.buffers, context=context).logits
+        with torch.enable_grad():
+            logits = model(leaves, x, buffers=model.buffers, context=context).logits
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if isinstance(error, UnalikeError):
             raise
@@ -217,7 +241,12 @@ def check_fit(model: Model, population: Population, context: Context) -> None:
             "leaves its input alone: write x = x - mean instead of x -= mean, and no inplace=True in the first layer"
         )
     _check_parameters_unchanged(model, versions)
-    _check_outputs(logits, row_count(x), population)
+    if not logits.requires_grad:
+        raise UnalikeError(
+            "the outputs of the model have no gradient, so that nothing can be trained; expected a forward without "
+            "torch.no_grad(), .detach(), .item(), argmax or NumPy"
+        )
+    _check_outputs(logits.detach(), row_count(x), population)
 
 
 def _check_dtypes(model: Model) -> list[str]:
