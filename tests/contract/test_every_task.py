@@ -6,68 +6,38 @@ import numpy as np
 import pytest
 import torch
 from every_method import PLANS
+from every_task import (
+    NAMES,
+    ROWS,
+    OneLayer,
+    class_count,
+    class_names,
+    fitted,
+    labels_of,
+    population_of,
+)
+from small_federation import SmallFederation
 from torch import nn
 
 import unalike as ua
-from unalike.core.tasks.registry import find_task, registry, task_for
+from unalike.core.tasks.registry import find_task, task_for
 from unalike.core.tasks.task import CLASSES, Task
 from unalike.core.types import Batch
+from unalike.federation.protocol.federation_file import Schema
 from unalike.loops import kernels
 from unalike.methods.plan import method_of
 from unalike.metrics.metric_sums import MetricSums, names_computed_by_client
 from unalike.metrics.metrics import measure, metric_names, per_client
 from unalike.metrics.named_metrics import metric_named
 from unalike.metrics.scoring import score
+from unalike.models.registry import registry as models
 
-NAMES = [*registry]
-ROWS = 40
 every = pytest.mark.parametrize("name", NAMES)
-
-
-def class_names(task):
-    if task.takes_class_names:
-        return ["a", "b", "c"]
-    return list(task.class_names) or None
-
-
-def class_count(task):
-    names = class_names(task)
-    return None if names is None else len(names)
-
-
-def labels_of(task, rows=ROWS):
-    """Labels that the task can have: whole numbers, below the number of classes; where they must be, 0 or 1 but for the first."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (rows, *task.shape_of_labels((4, 4), 4))
-    y = torch.randint(class_count(task) or 5, shape, generator=generator).to(task.label_type)
-    if task.label_fault(y, class_count(task)):
-        y[:, 1:].clamp_(max=1)
-    return y
-
-
-def fitted(name):
-    """The task, with what is left to its labels."""
-    task = find_task(name)
-    return task.fitted_to(labels_of(task))
 
 
 def logits_of(task, y):
     shape = task.output_shape(class_count(task), y.shape[1:])
     return torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(1))
-
-
-class OneLayer(nn.Module):
-    """One layer for outputs of any shape, with a hidden layer below it where it has a width."""
-
-    def __init__(self, inputs, output_shape, width=0):
-        super().__init__()
-        self.body = nn.Linear(inputs, width) if width else nn.Identity()
-        self.head = nn.Linear(width or inputs, math.prod(output_shape))
-        self.output_shape = output_shape
-
-    def forward(self, x):
-        hidden = self.body(x.to(self.head.weight.dtype))
-        return self.head(hidden).unflatten(1, self.output_shape)
 
 
 def scores_of(task, y, logits, owners=None):
@@ -258,19 +228,51 @@ def test_training_is_alike_in_loop_and_batched(name):
     assert len(loop.predict(x[:5].numpy())) == 5
 
 
-def population_of(task):
-    """Three clients with labels that the task can have; where the task makes labels of the inputs, these are labels that it has."""
-    clients = []
-    for number in range(3):
-        x = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(number))
-        if task.name == "next_token":
-            x = (x > 0).long()
-        y = labels_of(task)
-        train, test = (x[8:], y[8:]), (x[:8], y[:8])
-        if task.labels_of_inputs(x) is not None:
-            train, test = (x[8:], None), (x[:8], None)
-        clients.append(ua.ClientData(train=train, test=test, name=f"client {number}"))
-    return ua.Population.of(clients, classes=class_names(task), task=task)
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@every
+def test_task_is_served_in_a_federation_in_reports_and_by_exported_models(
+    name, tmp_path, monkeypatch
+):
+    clients = population_of(fitted(name))
+    task = clients.task
+    outputs = task.output_shape(class_count(task), clients.y.shape[1:])
+    # sites make their model by its name
+    monkeypatch.setitem(
+        models._builders, "one_layer", lambda input_shape, classes: OneLayer(4, outputs)
+    )
+    work = ua.Work(batch_size=20, lr=0.01)
+    options = {"model": "one_layer", "rounds": 2, "work": work, "progress": False}
+    run = ua.run("fedavg", clients, executor="loop", out=tmp_path / "run", **options)
+
+    schema = Schema.like((clients.x, clients.y), class_names(task), task, None)
+    people = [ua.ClientData(*pairs, name=f"site{k}") for k, pairs in enumerate(pairs_of(clients))]
+    federation = SmallFederation(
+        tmp_path / "sites", people, data=schema, model="one_layer", work=work
+    )
+    for parameter, value in federation.run().params.items():
+        assert value.equal(run.params[parameter])
+
+    x = clients.x[:5]
+    opened = ua.open_run(tmp_path / "run")
+    np.testing.assert_array_equal(run.predict(x.numpy()), opened.predict(x.numpy()))
+    run.export(tmp_path / "model")
+    exported = torch.export.load(tmp_path / "model" / "model.pt2").module()
+    predicts = (
+        task.predict if task.probabilities(torch.zeros(1, *outputs)) is None else task.probabilities
+    )
+    # a layer takes whole numbers as numbers, and so does its program
+    torch.testing.assert_close(exported(x.float()), predicts(run.predictor()(x)))
+
+    comparison = ua.compare(["fedavg", "fedprox"], clients, seeds=2, **options)
+    page = comparison.report(tmp_path / "report.html").read_text()
+    assert comparison.columns.metric.title in page
+
+
+def pairs_of(clients):
+    """The training and test samples of each client."""
+    for train, test in zip(clients.train, clients.test):
+        yield (clients.x[train], clients.y[train]), (clients.x[test], clients.y[test])
 
 
 def unmet_needs(method, task):
