@@ -276,6 +276,19 @@ def test_rounds_before_all_devices_have_gone_are_kept(clients, tmp_path):
     assert rounds["participants"].tolist() == [0, 6, 6, 6, 0]
 
 
+def test_run_says_where_a_round_that_awaits_the_first_awaits_all(clients):
+    few, all_of_them = (run(clients, devices=f"first(updates={k})", rounds=1) for k in (5, 6))
+    assert any("awaits the first 6 updates and asks 6 clients" in w for w in all_of_them.warnings)
+    assert not any("awaits the first" in w for w in few.warnings)
+
+
+@pytest.mark.parametrize("devices, is_average", [("pace", True), ("pace + partial_work", False)])
+def test_division_by_steps_is_the_plain_mean_unless_work_differs(clients, devices, is_average):
+    work = ua.Work(batch_size=4)
+    notes = run(clients, "fednova", devices=devices, rounds=1, work=work).warnings
+    assert any("it is the plain mean" in note for note in notes) == is_average
+
+
 @pytest.mark.parametrize("row", ["0,10,5", "7,0,10", "0,zero,10", "0,nan,10", "0,10", "0;0;10"])
 def test_bad_rows_of_a_presence_file_are_named(clients, tmp_path, row):
     file = tmp_path / "presence.csv"
