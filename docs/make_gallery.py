@@ -1,4 +1,4 @@
-"""Draw the figures of `partitions.md` into `images/partitions/`: python docs/make_gallery.py"""
+"""Draw the figures of `partitions.md` and `how_to/slow_clients.md` into `images/`: python docs/make_gallery.py"""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,12 @@ import torch
 from matplotlib.figure import Figure
 from torch.nn.functional import pad
 
+from unalike.client_devices.device_model import device_model
 from unalike.data import Dataset, PartitionPlan, Population, load, partition
 
-FOLDER = Path(__file__).parent / "images" / "partitions"
+IMAGES_FOLDER = Path(__file__).parent / "images"
+FOLDER = IMAGES_FOLDER / "partitions"
+DEVICES_FOLDER = IMAGES_FOLDER / "devices"
 INK, BUBBLE = "#333333", "#3b6ea8"
 
 
@@ -48,6 +51,13 @@ BUBBLES: dict[str, tuple[Dataset, str, int | None]] = {
     "domains": (TEN, "domains(column='domain')", 12),
     "synthetic": (load("synthetic(alpha=1.0, beta=1.0)"), "natural", None),
 }
+SPEEDS = {
+    "lognormal": "lognormal(sigma=1)",
+    "pareto": "pareto(shape=1.5)",
+    "two_speed": "two_speed(slow=0.3, factor=10)",
+}
+PRESENCES = {"day_night": "day_night(hours=10)"}
+DEVICES, LISTED_DEVICES, SHOWN_HOURS = 2000, 24, 48
 IMAGES = {"noise": "noise(level=0.1)", "rotation": "rotation(degrees=90)"}
 
 
@@ -112,12 +122,58 @@ def sample_images(population: Population, columns: int = 8) -> Figure:
     return figure
 
 
-def save(name: str, figure: Figure) -> None:
-    figure.savefig(FOLDER / f"{name}.png", dpi=90)
+def small_figure(spec: str) -> tuple[Figure, Any]:
+    """A figure of a trait of devices, and its axes."""
+    figure = Figure(figsize=(4.2, 2.1), layout="constrained")
+    axes: Any = figure.add_subplot()
+    axes.tick_params(labelsize=7, colors=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(spec, fontsize=9, loc="left", color=INK)
+    return figure, axes
+
+
+def speeds(spec: str) -> Figure:
+    """Draw how many times as slow as usual devices are, on an axis of powers."""
+    rates = device_model(f"pace(samples_per_second=1) + {spec}").rates(DEVICES, seed=0)
+    slower = 1 / rates.samples_per_second
+    figure, axes = small_figure(spec)
+    axes.hist(slower, np.geomspace(0.03, 300, 49), color=BUBBLE)
+    axes.set_xscale("log")
+    axes.set_xlim(0.03, 300)
+    axes.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    axes.set_xlabel("times as slow as usual", fontsize=8)
+    axes.set_ylabel(f"of {DEVICES} devices", fontsize=8)
+    return figure
+
+
+def presences(spec: str) -> Figure:
+    """Draw when devices are there: one row for each device."""
+    is_there = device_model(spec).presence(LISTED_DEVICES, seed=0)
+    assert is_there is not None
+    ids = np.arange(LISTED_DEVICES)
+    hours = np.arange(0, SHOWN_HOURS, 0.1)
+    there = [is_there(ids, np.full(LISTED_DEVICES, 3600 * hour)) for hour in hours]
+    figure, axes = small_figure(spec)
+    extent = (0, SHOWN_HOURS, LISTED_DEVICES - 0.5, -0.5)
+    shown = {"aspect": "auto", "interpolation": "nearest", "vmax": 1.4}
+    axes.imshow(np.array(there).T, "Blues", extent=extent, **shown)
+    axes.set_xticks(range(0, SHOWN_HOURS + 1, 12))
+    axes.set_xlabel("hours of simulated time (blue: there)", fontsize=8)
+    axes.set_ylabel("device", fontsize=8)
+    return figure
+
+
+def save(name: str, figure: Figure, folder: Path = FOLDER) -> None:
+    figure.savefig(folder / f"{name}.png", dpi=90)
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
+    DEVICES_FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, spec in SPEEDS.items():
+        save(name, speeds(spec), DEVICES_FOLDER)
+    for name, spec in PRESENCES.items():
+        save(name, presences(spec), DEVICES_FOLDER)
     for name, (data, spec, clients) in BUBBLES.items():
         save(name, bubbles(partition(data, spec, clients).plan))
     for name, spec in IMAGES.items():

@@ -136,9 +136,18 @@ def test_the_page_on_unequal_clients_has_the_scores_of_the_studies():
     assert len(identities) == 4
     for method, scores in identities.items():
         assert f"| {' | '.join([method, *scores[3:]])} |" in page, method
-    quadratics = _rows("fedmix-quadratic")
-    for method in ("FedAvg", "FedNova", "pooled"):
-        assert f"| {method} | {quadratics[method][0]} |" in page, method
+    roots = [
+        _rows("fedmix-quadratic")[method][0].partition(" ")[0]
+        for method in ("FedNova", "FedAvg", "pooled")
+    ]
+    assert "FedNova ends at {}, FedAvg at {}, where {} is best".format(*roots) in " ".join(
+        page.split()
+    )
+    of_work = _rows("fedmix-work", 1)
+    for method in ("FedAvg", "FedNova"):
+        _, few, slowly, _, drawn = of_work[method]
+        shown = [score.replace(" (5)", "") for score in (few, slowly, drawn)]
+        assert f"| {' | '.join([method, *shown])} |" in page, method
 
 
 def test_the_page_on_weight_shrinking_has_the_differences_of_the_ledger():

@@ -222,6 +222,11 @@ def test_resumed_run_has_the_same_times(clients, tmp_path):
         ("lognorm", "did you mean 'lognormal'"),
         ("lognormal(sigma=-1)", "greater than or equal to 0"),
         ("pace(mbit_up=0)", "greater than 0"),
+        ("pace(samples_per_second=-1)", "greater than 0"),
+        ("deadline(seconds=0)", "greater than 0"),
+        ("first(updates=0)", "greater than 0"),
+        ("slow_clients(clients=(-1,))", "greater than or equal to 0"),
+        ("slow_clients(clients=(6,))", "numbers from 0 to 5"),
         ("presence_file(path='nowhere.csv')", "cannot read"),
         ("lognormal(sigma=1e4)", "which would never be done"),
     ],
@@ -251,7 +256,40 @@ def test_run_says_where_no_update_ever_arrives(clients):
     assert not any("nothing was learned" in note for note in notes)
 
 
-@pytest.mark.parametrize("row", ["0,10,5", "7,0,10", "0,zero,10", "0,nan,10"])
+def test_times_of_a_presence_file_may_have_gaps_overlap_and_stand_in_any_order(tmp_path):
+    file = tmp_path / "presence.csv"
+    file.write_text("client,from,until\n0,500,900\n1,0,5\n0,40,60\n0,50,70\n")
+    presence = PresenceFile(path=str(file)).presence(2, np.random.default_rng(0))
+    moments = np.array([39.0, 40.0, 65.0, 70.0, 499.0, 500.0])
+    there = presence(np.zeros(6, int), moments)
+    assert there.tolist() == [False, True, True, False, False, True]
+
+
+def test_rounds_before_all_devices_have_gone_are_kept(clients, tmp_path):
+    file = tmp_path / "presence.csv"
+    file.write_text("client,from,until\n" + "".join(f"{k},0,5\n" for k in range(6)))
+    spec = f"pace(samples_per_second=10) + presence_file(path={str(file)!r})"
+    # a round of 16 samples takes 1.6 s: the fourth begins at 4.8 s and ends after all have left
+    with pytest.raises(ua.UnalikeError, match="all devices are away at 6 s"):
+        run(clients, devices=spec, rounds=9, out=tmp_path / "r")
+    rounds = ua.open_run(tmp_path / "r").history.rounds
+    assert rounds["participants"].tolist() == [0, 6, 6, 6, 0]
+
+
+def test_run_says_where_a_round_that_awaits_the_first_awaits_all(clients):
+    few, all_of_them = (run(clients, devices=f"first(updates={k})", rounds=1) for k in (5, 6))
+    assert any("awaits the first 6 updates and asks 6 clients" in w for w in all_of_them.warnings)
+    assert not any("awaits the first" in w for w in few.warnings)
+
+
+@pytest.mark.parametrize("devices, is_average", [("pace", True), ("pace + partial_work", False)])
+def test_division_by_steps_is_the_plain_mean_unless_work_differs(clients, devices, is_average):
+    work = ua.Work(batch_size=4)
+    notes = run(clients, "fednova", devices=devices, rounds=1, work=work).warnings
+    assert any("it is the plain mean" in note for note in notes) == is_average
+
+
+@pytest.mark.parametrize("row", ["0,10,5", "7,0,10", "0,zero,10", "0,nan,10", "0,10", "0;0;10"])
 def test_bad_rows_of_a_presence_file_are_named(clients, tmp_path, row):
     file = tmp_path / "presence.csv"
     file.write_text(f"client,from,until\n{row}\n")

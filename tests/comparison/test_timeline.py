@@ -34,6 +34,11 @@ def test_comparison_keeps_the_timelines_of_its_runs(clients, tmp_path, monkeypat
     assert "trained, counted in a later round" in set(timeline["fate"])
     pd.testing.assert_frame_equal(ua.open_comparison(tmp_path).timeline, timeline)
 
+    # the decision compares the simulated time of whole runs
+    of_run = found.rounds.groupby("method")["simulated_seconds"].max()
+    ratio = of_run["fedbuff(buffer=2)"] / of_run["fedavg"]
+    assert found.decision.cost["simulated_seconds"] == pytest.approx(ratio)
+
     # a run alone has the same rows
     [cell] = tmp_path.glob("cells/fedavg-*")
     alone = ua.open_comparison(cell).timeline.drop(columns="method")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -114,30 +115,30 @@ class DeviceModel:
 
     traits: tuple[DeviceTrait, ...]
 
-    @property
+    @cached_property
     def decides_who_counts(self) -> bool:
         return any(trait.decides_who_counts for trait in self.traits)
 
-    @property
+    @cached_property
     def changes_work(self) -> bool:
         """Whether clients may make a part of their local steps only."""
         return self.stops_at_deadline or any(trait.draws_work for trait in self.traits)
 
-    @property
+    @cached_property
     def deadline(self) -> float:
         return min(trait.deadline for trait in self.traits)
 
-    @property
+    @cached_property
     def stops_at_deadline(self) -> bool:
         """Whether clients send what they have in time, instead of being late."""
         return any(trait.stops_at_deadline for trait in self.traits)
 
-    @property
+    @cached_property
     def updates_awaited(self) -> float:
         """The number of updates with which the server ends a round; infinite: it awaits all."""
         return min(trait.updates_awaited for trait in self.traits)
 
-    @property
+    @cached_property
     def drops_late(self) -> bool:
         """Whether updates do not count that come after their round has ended."""
         return any(trait.drops_late for trait in self.traits)
@@ -156,8 +157,8 @@ class DeviceModel:
             rule = trait.presence(clients, seeds.generator(seed, "device presence", place))
             if rule is not None:
                 rules.append(rule)
-        if not rules:
-            return None
+        if len(rules) < 2:
+            return next(iter(rules), None)
 
         def is_there(ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
             there = np.ones(len(ids), bool)

@@ -50,7 +50,7 @@ class RoundWork(NamedTuple):
     bytes_up: int
 
 
-WorkOf = Callable[[str, Sequence[int]], RoundWork]
+WorkOf = Callable[[str, Sequence[int] | np.ndarray], RoundWork]
 """A group and those of its clients that are asked -> what they do in the round."""
 
 
@@ -92,8 +92,16 @@ class RoundEvents(NamedTuple):
     round: int
     begun: float
 
-    def at(self, places: np.ndarray) -> RoundEvents:
-        """The events at these places."""
+    def where(self, chosen: np.ndarray) -> RoundEvents:
+        """The events that are chosen [K]."""
+        return self._at(np.flatnonzero(chosen))
+
+    @property
+    def in_order(self) -> RoundEvents:
+        """The events as they happen."""
+        return self._at(np.lexsort((self.clients, self.moments)))
+
+    def _at(self, places: np.ndarray) -> RoundEvents:
         return self._replace(
             moments=self.moments[places],
             clients=self.clients[places],
@@ -327,9 +335,12 @@ class SimulatedDevices:
         looked_at = LOOKS_FOR_A_CLIENT * max(1, wanted)
         # A random part is drawn before anybody looks at it, so that those who are there have equal chances in it, too.
         while comes_and_goes and len(eligible) >= max(MANY_CLIENTS, MORE_LOOKS * looked_at):
-            places = np.sort(rng.integers(len(eligible), size=looked_at))
-            places = places[np.diff(places, prepend=-1) > 0]
-            there = self._idle(clients_at(eligible, places))
+            places = rng.integers(len(eligible), size=looked_at)
+            # put in order, and rid of clients that were drawn twice, when only those that are there are left
+            there = np.sort(self._idle(clients_at(eligible, places)))
+            is_new = np.ones(len(there), bool)
+            is_new[1:] = there[1:] != there[:-1]
+            there = there[is_new]
             if len(there) >= wanted:
                 return there.tolist()
             looked_at *= MORE_LOOKS
@@ -368,7 +379,9 @@ class SimulatedDevices:
         enough = self._awaited(awaited)
         self._ages = None
         if asked:
-            events = self._events(round, asked, work_of)
+            # as arrays, so that each look into the tables of a million devices takes the numbers as they are
+            numbers = {name: client_numbers(clients) for name, clients in asked.items()}
+            events = self._events(round, numbers, work_of)
             if enough == math.inf and not self.under_way:
                 return self._whole_round(events)
             for event in events.queue():
@@ -398,11 +411,11 @@ class SimulatedDevices:
 
     def _whole_round(self, events: RoundEvents) -> Arrivals:
         """A round that ends when all whom it asked are done: nobody waits in the queue. Their number may be large."""
-        in_order = np.lexsort((events.clients, events.moments))
-        self.time = float(events.moments[in_order[-1]])
+        self.time = float(events.moments.max())
         arrived = np.sort(events.clients[events.arrives]).tolist()
-        gone = events.at(in_order[~events.arrives[in_order]])
-        followed = events.at(in_order[events.clients[in_order] < FOLLOWED_CLIENTS])
+        # few of a large cohort have to be put in order
+        gone = events.where(~events.arrives).in_order
+        followed = events.where(events.clients < FOLLOWED_CLIENTS).in_order
         turns: list[Turn] = []
         for event in followed.queue():
             turns += _turns(event, events.round)
@@ -412,14 +425,13 @@ class SimulatedDevices:
             turns=turns,
         )
 
-    def _events(
-        self, round: int, asked: Mapping[str, Sequence[int]], work_of: WorkOf
-    ) -> RoundEvents:
+    def _events(self, round: int, asked: Mapping[str, np.ndarray], work_of: WorkOf) -> RoundEvents:
         """The moments at which the clients that are asked now are done, and whether their updates count."""
         # Step 1: The round begins when its clients are there, which may be later than the last one ended.
-        ids = np.concatenate([client_numbers(clients) for clients in asked.values()])
+        ids = np.concatenate([*asked.values()])
         start = self.time
-        if not self.under_way:
+        # the first one tells most often: a cohort was just chosen among those that are there
+        if not (self.under_way or self._are_there(ids[:1], np.full(1, start)).all()):
             start, _ = self._next_start(ids)
 
         # Step 2: The seconds that each client needs for its steps, and when it stops if it loses the connection.
@@ -479,7 +491,9 @@ class SimulatedDevices:
 
         return share_of_work
 
-    def shares_of_steps(self, round: int, clients: Sequence[int], work: RoundWork) -> np.ndarray:
+    def shares_of_steps(
+        self, round: int, clients: Sequence[int] | np.ndarray, work: RoundWork
+    ) -> np.ndarray:
         """The share of its local steps that each of the clients makes [K], whoever else is asked."""
         ids = client_numbers(clients)
         shares = np.minimum(work.shares, self._model.shares_of_steps(ids, self._seed, round))
@@ -492,7 +506,9 @@ class SimulatedDevices:
             shares = np.minimum(shares, fitting.clip(0))
         return shares
 
-    def _seconds(self, clients: Sequence[int], work: RoundWork, shares: np.ndarray) -> np.ndarray:
+    def _seconds(
+        self, clients: Sequence[int] | np.ndarray, work: RoundWork, shares: np.ndarray
+    ) -> np.ndarray:
         """The seconds in which each of the clients makes its update with a share of its steps, [K]."""
         ids = client_numbers(clients)
         of_training, down, up = self._rates[ids].T

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 Slowed = Literal["all", "computing", "sending"]
 """The speeds that a trait divides: of training, of sending and receiving, or all."""
-SECONDS_IN_HOUR = 3600.0
 HOURS_IN_DAY = 24.0
+SECONDS_IN_DAY = HOURS_IN_DAY * 3600
 
 
 class Slowdown(DeviceTrait):
@@ -146,12 +146,13 @@ class DayNight(DeviceTrait):
     together: bool = False
 
     def presence(self, clients: int, rng: np.random.Generator) -> Presence:
-        starts = np.zeros(clients) if self.together else HOURS_IN_DAY * rng.random(clients)
+        starts = np.zeros(clients) if self.together else rng.random(clients)
+        share_of_day = self.hours / HOURS_IN_DAY
 
         def is_there(ids: np.ndarray, moments: np.ndarray) -> np.ndarray:
-            days = (moments / SECONDS_IN_HOUR - starts[ids]) / HOURS_IN_DAY
+            days = moments / SECONDS_IN_DAY - starts[ids]
             # the part of a day that has passed; floor is much faster than the remainder
-            return HOURS_IN_DAY * (days - np.floor(days)) < self.hours
+            return days - np.floor(days) < share_of_day
 
         return is_there
 

@@ -51,7 +51,7 @@ class Candidates:
         # a million clients that may all be asked are a range from 0, and need no look-up
         if isinstance(self.ids, range):
             return places.tolist()
-        return list(map(self.ids.__getitem__, places.tolist()))
+        return self.numbers[places].tolist()
 
 
 @dataclass(frozen=True)

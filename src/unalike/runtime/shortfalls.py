@@ -1,6 +1,7 @@
 """Shortfalls of a method in a stage, on its model, clients and local work: sentences for the notes of a run."""
 
 import dataclasses
+from math import inf
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
         found += _hardly_repeated(method, setup)
         found += _untrained(state)
         found += _without_updates(state)
+        found += _awaited_by_all(setup, run_config)
 
     # What aggregates the updates meets those that screening leaves over.
     screened = setup
@@ -93,12 +95,15 @@ def setup_of(state: StageState, run_config: RunConfig) -> Setup:
     share = state.cohort_size / clients
     samples = sizes[sizes > 0]
     work = state.settings.work
+    least = work.steps_for(int(samples.min()))
+    if state.devices.changes_work or state.sampler.sets_work:
+        least = 1
     return Setup(
         settings=state.settings,
         participants=max(1, round(share * smallest_group)),
         clients=clients,
         rounds=run_config.options.rounds,
-        steps=(work.steps_for(int(samples.min())), work.steps_for(int(samples.max()))),
+        steps=(least, work.steps_for(int(samples.max()))),
         evaluate_every=run_config.options.evaluate_every,
         one_class=_clients_of_one_class(state),
         networks=1 if state.stage.models is None else len(state.stage.models),
@@ -128,6 +133,18 @@ def _untrained(state: StageState) -> list[str]:
     names = listed([population.names[k] for k in idle])
     return [
         f"the scores count {names} with a part of the model that nobody trains, as each client keeps and trains its own"
+    ]
+
+
+def _awaited_by_all(setup: Setup, run_config: RunConfig) -> list[str]:
+    """A sentence where devices end rounds with the first updates, and a round asks no more clients than that."""
+    model = run_config.options.device_model
+    awaited = inf if model is None else model.updates_awaited
+    if awaited == inf or awaited < setup.participants:
+        return []
+    return [
+        f"a round awaits the first {awaited:g} updates and asks {setup.participants} clients, so that it awaits all; "
+        "lower first(updates=...), or raise participation"
     ]
 
 

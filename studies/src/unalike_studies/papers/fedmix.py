@@ -649,7 +649,7 @@ STUDIES = (
         {
             "smoke": Scale(
                 UNEQUAL_METHODS,
-                WORKS,
+                WORKS | {FEW_SLOWLY: WORKS[FEW]},
                 UNEQUAL_WORK | {"rounds": 3},
                 seeds=(0,),
                 reduced="3 rounds: shows that the study runs, nothing else",
