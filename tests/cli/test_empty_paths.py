@@ -41,5 +41,28 @@ def test_empty_path_of_a_flag_is_refused(command, tmp_path, monkeypatch, capsys)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["federation", "init", "", "--sites", "a,b", "--shape", "4", "--classes", "2"],
+        ["federation", "keys", ""],
+        ["federation", "up", "--local", "2", "--out", ""],
+        ["join", "", "--data", "x.csv"],
+        ["report", " "],
+        ["schema", "--out", ""],
+    ],
+    ids=" ".join,
+)
+def test_empty_path_of_any_command_is_refused(command, tmp_path, monkeypatch, capsys):
+    from unalike.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["unalike", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "expected a path" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_path_is_read_as_it_is():
     assert str(path("results/a")) == "results/a" and str(path(".")) == "."
