@@ -19,6 +19,19 @@ def test_empty_out_is_refused_and_writes_nothing(tmp_path, monkeypatch, empty):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_empty_path_of_a_result_is_refused_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    clients = ua.partition((X, Y), "iid", clients=2)
+    options = {"model": "linear", "rounds": 1, "progress": False}
+    table = ua.compare(["fedavg", "fedprox"], clients, seeds=1, **options)
+    run = ua.run("fedavg", clients, **options)
+    diagnosis = ua.diagnose(clients)
+    for write in (table.report, table.save, run.export, diagnosis.save, clients.plan.save):
+        with pytest.raises(ua.UnalikeError, match="found '' for the"):
+            write("")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -38,6 +51,29 @@ def test_empty_path_of_a_flag_is_refused(command, tmp_path, monkeypatch, capsys)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2 and "expected a path" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["federation", "init", "", "--sites", "a,b", "--shape", "4", "--classes", "2"],
+        ["federation", "keys", ""],
+        ["federation", "up", "--local", "2", "--out", ""],
+        ["join", "", "--data", "x.csv"],
+        ["report", " "],
+        ["schema", "--out", ""],
+    ],
+    ids=" ".join,
+)
+def test_empty_path_of_any_command_is_refused(command, tmp_path, monkeypatch, capsys):
+    from unalike.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["unalike", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "expected a path" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

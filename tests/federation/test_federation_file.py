@@ -169,6 +169,7 @@ def made_by_command(folder, *flags):
         (["--quorum", 1.7], "--quorum 1.7: expected"),
         (["--host", ""], "host="),
         (["--host", "https://fed.example.org:8443/"], "without scheme, port, path"),
+        (["--host", "256.1.1.1"], "'256.1.1.1' is no host"),
         (["--host", "fed.example.org:8443"], "is no host; expected a name such as fed.example.org"),
         (
             ["--host", "fed.example.org", "--host", "*.example.org"],

@@ -27,6 +27,8 @@ def hook(self, *args):
     ("name", "role", "meant"),
     [
         ("boradcast", Objective, "broadcast"),
+        ("Finish", Objective, "finish"),
+        ("clientInit", Objective, "client_init"),
         ("broadcasts", Objective, "broadcast"),
         ("finnish", Correction, "finish"),
         ("client_initt", Objective, "client_init"),

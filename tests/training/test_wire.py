@@ -153,6 +153,25 @@ class OneTree(Part):
 
 
 @pytest.mark.parametrize("act", [lambda m: ua.wire(m, mlp()), lambda m: ua.run(m, **arguments())])
+@pytest.mark.parametrize(
+    ("hook", "value"),
+    [
+        ("broadcast", {"m": 0.1}),
+        ("client_init", {"m": 0.1}),
+        ("server_init", {"m": 0.1}),
+        ("finish", ({}, {"m": 0.1})),
+    ],
+)
+def test_number_in_the_place_of_a_tensor_is_refused(act, hook, value):
+    body = {"__module__": __name__, "name": "numbers", hook: lambda part, *_: value}
+    part = dataclass(frozen=True)(type("Numbers", (Part,), body))
+    with pytest.raises(
+        UnalikeError, match=f"numbers.{hook} gives float for 'm'; expected a tensor"
+    ):
+        act(Method() + part())
+
+
+@pytest.mark.parametrize("act", [lambda m: ua.wire(m, mlp()), lambda m: ua.run(m, **arguments())])
 def test_finish_that_returns_one_tree_is_refused(act):
     with pytest.raises(
         UnalikeError,

@@ -1,16 +1,21 @@
-"""Help pages that cut no summary and have the text of every positional argument.
+"""Commands that refuse an empty path, with help pages that cut no summary and have the text of every positional argument.
 
 They name no class of click: newer releases of Typer bring their own copy of it.
 """
 
 import inspect
+from collections.abc import Callable
 from typing import Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from unalike._utils.errors import refuse_empty_path
+
 MAX_SUMMARY_LENGTH = 10_000
 """A limit in characters that no summary reaches."""
+PATHS = ("path", "file", "directory")
+"""The names of click's kinds of paths."""
 
 
 class DocumentedGroup(TyperGroup):
@@ -35,13 +40,16 @@ class DocumentedGroup(TyperGroup):
 
 
 class DocumentedCommand(TyperCommand):
-    """A command.
+    """A command, none of whose paths is an empty text.
 
     Typer 0.20 sets the help of a positional argument before click 8.5 sets it to None, so it is set again here.
     """
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
+        for parameter in self.params:
+            if parameter.type.name in PATHS:
+                parameter.type.convert = _of_written(parameter.type.convert)  # type: ignore[method-assign]
         arguments: list[Any] = [p for p in self.params if p.param_type_name == "argument"]
         if arguments and self.callback is not None:
             declared = inspect.signature(self.callback, eval_str=True).parameters
@@ -59,6 +67,16 @@ class DocumentedCommand(TyperCommand):
 
     def format_arguments(self, ctx: Any, formatter: Any) -> None:
         """Write nothing: Typer writes arguments in front of options."""
+
+
+def _of_written(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """The conversion of a text into a path. It raises `UnalikeError` for an empty one, which would stand for the current folder."""
+
+    def converted(value: Any, parameter: Any, context: Any) -> Any:
+        refuse_empty_path(parameter.opts[0], value)
+        return convert(value, parameter, context)
+
+    return converted
 
 
 class CommandApp(typer.Typer):

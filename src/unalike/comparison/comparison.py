@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, refuse_empty_path
 from unalike._utils.notebook import bold_paragraph, paragraph
 from unalike._utils.tensor_files import write_bytes
 from unalike.comparison.comparison_json import ComparisonFacts, read_facts
@@ -190,6 +190,7 @@ class Comparison:
         """
         from unalike.reporting import export, html, summary_page
 
+        refuse_empty_path("the report", path)
         content = self.content(title)
         target = path or ("summary.html" if summary else "report.html")
         if (kind := export.format_of(target)) != "html":
@@ -249,6 +250,7 @@ class Comparison:
 
     def save(self, folder: str | Path) -> None:
         """Write the tables and the facts into a folder, which is made; `ua.open_comparison` reads them."""
+        refuse_empty_path("the folder", folder)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         # Of an earlier comparison in this folder, which had tables that this one lacks.

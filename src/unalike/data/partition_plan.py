@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unalike._utils.errors import UnalikeError
+from unalike._utils.errors import UnalikeError, refuse_empty_path
 from unalike._utils.tensor_files import write_bytes
 from unalike.data import heterogeneity
 from unalike.data.client_data import SPLITS
@@ -102,6 +102,7 @@ class PartitionPlan:
         Returns:
             The path of the file.
         """
+        refuse_empty_path("the plan", path)
         file = _file(path)
         table: dict[str, Any] = {name: getattr(self, name) for name in JSON_FIELDS}
         table["hash"] = self.hash

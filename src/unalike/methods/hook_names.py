@@ -39,7 +39,8 @@ def check_hook_names(cls: type, base: type) -> None:
                 f"{cls.__name__} has `{name}`, a hook of the role {role}, which the class does not have, so that nobody calls it; "
                 f"write class {cls.__name__}({role}, ...), or give the method another name"
             )
-        similar = difflib.get_close_matches(name, offered, n=1, cutoff=LEAST_LIKENESS)
+        similar = [hook for hook in offered if _plain(hook) == _plain(name)]
+        similar += difflib.get_close_matches(name, offered, n=1, cutoff=LEAST_LIKENESS)
         if similar:
             raise UnalikeError(
                 f"{cls.__name__} has `{name}`, which nobody reads; did you mean `{similar[0]}`? Begin the name with an "
@@ -74,6 +75,11 @@ def _is_own_base(cls: type, base: type) -> bool:
     """Whether a class is a user's own one below `base`, without a name in spec text."""
     is_ours = cls.__module__.startswith("unalike.")
     return issubclass(cls, base) and not is_ours and "name" not in vars(cls)
+
+
+def _plain(name: str) -> str:
+    """A name without what other styles of writing change: `clientInit` is `client_init`."""
+    return name.replace("_", "").casefold()
 
 
 def _is_lacking(cls: type, hook: str) -> bool:

@@ -90,11 +90,29 @@ def errors_name_hook(part: Part, hook: str) -> Iterator[None]:
 
 
 def check_pair(part: Part, hook: str, value: Any) -> tuple[Any, Any]:
-    """`value`, if it is a pair. Raises `UnalikeError`: unpacking a tree of two names would give two strings."""
+    """`value`, if it is a pair, of whose trees the values are tensors.
+
+    Raises `UnalikeError` otherwise: unpacking a tree of two names would give two strings.
+    """
     if not isinstance(value, tuple) or len(value) != 2:
         found = f"gives {type(value).__name__}"
         raise _wrong(part, hook, found, expected="two trees, as in (tree, {})")
+    for tree in value:
+        check_tensors(part, hook, tree)
     return value
+
+
+def check_tensors(part: Part, hook: str, tree: Any) -> Any:
+    """`tree`, if it is empty or holds tensors by name. Raises `UnalikeError` for numbers and arrays."""
+    if tree and not isinstance(tree, dict):
+        raise _wrong(
+            part, hook, f"gives {type(tree).__name__}", expected="a tree, such as {'c': c}"
+        )
+    for name, t in (tree or {}).items():
+        if not isinstance(t, Tensor | dict | tuple):
+            found = f"gives {type(t).__name__} for {name!r}"
+            raise _wrong(part, hook, found, expected="a tensor, such as torch.tensor(3.0)")
+    return tree
 
 
 def returned_pair(part: Part, hook: str, call: Callable[..., Any], *inputs: Any) -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import plotly.graph_objects as go
 
-from unalike._utils.errors import UnalikeError, unknown
+from unalike._utils.errors import UnalikeError, refuse_empty_path, unknown
 from unalike._utils.registry import Registry
 from unalike._utils.tensor_files import writing
 from unalike.reporting.charts.figure import Figure
@@ -50,6 +50,7 @@ def save(kind: str, result: Result, folder: str | Path) -> Path:
 
     The folder is made if it does not exist. Returns the path of the page. Raises `UnalikeError` if it cannot be written.
     """
+    refuse_empty_path("the folder", folder)
     target = Path(folder)
     with writing(target):
         target.mkdir(parents=True, exist_ok=True)

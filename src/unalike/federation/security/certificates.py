@@ -233,7 +233,10 @@ def _host(text: str) -> x509.GeneralName:
     """A name or address in a certificate. Raises `UnalikeError` for what no site can connect to."""
     with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(text))
-    if HOST_NAME.fullmatch(text) and len(text) <= MAX_HOST_LETTERS:
+    last_label = text.rstrip(".").rpartition(".")[2]
+    # an address with a mistake looks like a name; no domain at the top of the DNS is a number
+    is_address = last_label.isdecimal()
+    if HOST_NAME.fullmatch(text) and len(text) <= MAX_HOST_LETTERS and not is_address:
         return x509.DNSName(text)
     raise UnalikeError(
         f"{text!r} is no host; expected a name such as fed.example.org or an IP address, without scheme, port, path and '*'"

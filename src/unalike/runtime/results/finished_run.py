@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unalike._utils.errors import UnalikeError, warn
+from unalike._utils.errors import UnalikeError, refuse_empty_path, warn
 from unalike._utils.notebook import paragraph, table
 from unalike._utils.registry import figures
 from unalike.core import tree
@@ -273,6 +273,7 @@ class Run:
         Raises:
             UnalikeError: torch.export cannot follow the model, or there is no such model, as for `predict`.
         """
+        refuse_empty_path("the folder", folder)
         return export_model(
             folder,
             self._prepared(client),

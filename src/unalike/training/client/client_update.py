@@ -335,7 +335,8 @@ def initial_client_state(method: Method, settings: StageSettings) -> PartTrees:
     client_state: PartTrees = {}
     for part in method.parts:
         given = {n: w for n, w in params.items() if part.keeps(n, model)}
-        client_state[part.name] = part.client_init(given)
+        first = part.client_init(given)
+        client_state[part.name] = return_checks.check_tensors(part, "client_init", first)
     for part in method.parts_with_client_model:
         client_state[f"{part.name}.{BUFFERS}"] = model.buffers
     _, client_state[BUFFERS] = _split_buffers(method, settings, model.buffers)

@@ -40,7 +40,8 @@ def initial_server_state(
         if start is not None and not overrides(part, "client_init"):
             state = start.part_states.get(part.name, {})
         if not state:
-            state = part.server_init(params) | part.server_open(settings)
+            first = return_checks.check_tensors(part, "server_init", part.server_init(params))
+            state = first | part.server_open(settings)
         if state:
             part_states[part.name] = state
     if start is None:
@@ -67,7 +68,7 @@ def make_broadcast(
         view = server.view(part, state.params)
         with return_checks.inputs_unchanged(part, "broadcast", view):
             message = part.broadcast(view)
-        if message:
+        if return_checks.check_tensors(part, "broadcast", message):
             messages[part.name] = message
 
     writers = [p for p in method.parts if overrides(p, "address")]
