@@ -107,6 +107,11 @@ def test_methods_are_compared_on_networks_that_differ(crowd, tmp_path):
         ("fedavg", NETWORKS, "averages body.1.weight, which has the shape"),
         ("scaffold", NETWORKS, "control_variates: found networks that differ"),
         ("fedproto", NESTED, "heads read equally many features"),
+        (
+            "fedmd",
+            {"small": torch.nn.Linear(6, 4), "large": torch.nn.Linear(6, 5)},
+            "equally many outputs",
+        ),
         ("clustered", NETWORKS, "a plan with stages of its own"),
         ("fedproto", {"small": "mlp"}, "expected two or more by name"),
         ("fedproto", {"small": "mlp", "large": "mpl"}, "unknown model 'mpl'"),

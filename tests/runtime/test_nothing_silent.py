@@ -358,6 +358,43 @@ def test_classes_that_a_scheme_gives_out_are_no_second_writing():
     )
 
 
+def with_times(time, event):
+    y = np.column_stack([time, event]).astype(np.float32)
+    return [ua.ClientData(train=(np.arange(4.0)[:, None], y))]
+
+
+def with_masks(*labels):
+    y = np.array(labels)[np.arange(32).reshape(2, 4, 4) % len(labels)]
+    return [ua.ClientData(train=(np.random.default_rng(0).normal(size=(2, 1, 4, 4)), y))]
+
+
+TIMES = np.array([1.0, 40, 70, 200])
+DISCRETE = "discrete_survival(edges=(30, 90))"
+
+
+@pytest.mark.parametrize(
+    ("made", "task", "why"),
+    [
+        (with_times(TIMES, [0, 0, 0, 0]), "survival", "no sample has the event"),
+        (with_times(TIMES, [0, 0, 0, 0]), DISCRETE, "no sample has the event"),
+        (
+            with_times(TIMES / 10, [1, 1, 1, 0]),
+            DISCRETE,
+            "events lie between 0.1 and 7, within one",
+        ),
+        (with_times(TIMES, [0, 0, 0, 1]), DISCRETE, "events lie between 200 and 200, within one"),
+        (with_masks(0, 255), "segmentation", "write task='segmentation(ignored=255)'"),
+        (with_times(TIMES, [1, 1, 0, 0]), "survival", ""),
+        (with_times(TIMES, [1, 1, 0, 0]), DISCRETE, ""),
+        (with_masks(0, 1, 255), "segmentation(ignored=255)", ""),
+        (with_masks(0, 1, 3), "segmentation", ""),
+    ],
+)
+def test_labels_that_are_probably_not_meant_are_said(made, task, why):
+    found = " ".join(sanity.warnings_of(Population.of(made, task=task)))
+    assert why in found if why else not found
+
+
 def test_usual_data_gives_no_warning_and_a_run_keeps_those_that_there_are(tmp_path):
     assert sanity.warnings_of(Population.of(clients(6))) == []
     one = [ua.ClientData(pair([1, 1, 1]), pair([1]))] * 1

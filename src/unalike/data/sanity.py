@@ -37,6 +37,11 @@ def warnings_of(population: Population) -> list[str]:
         why = "a constant prediction is perfect; test other samples, too"
         warnings.append(f"every test sample {_of_label(test[0], classes)}: {why}")
 
+    # A table's labels were doubted where it was read.
+    if population.encoding is None:
+        doubt = population.task.label_doubt(train)
+        warnings += [doubt] if doubt else []
+
     # Classes that are tested without being trained, and labels that seem to count from 1.
     if classes:
         unseen = sorted(set(test.unique().tolist()) - set(train.unique().tolist()))

@@ -150,6 +150,16 @@ class Segmentation(_Dense):
             raise ValueError("expected masks [N, H, W]: the number of a class for each pixel")
         return masks
 
+    def label_doubt(self, y: Tensor) -> str:
+        # A mark of pixels that do not count, such as 255, or a mask of 0 and 255, lies far above the classes.
+        found = y[self._counts(y)].unique().tolist()
+        if len(found) < 2 or 2 * (found[-1] - found[-2]) <= found[-1] + 1:
+            return ""
+        return (
+            f"no pixel has a label between {found[-2]} and {found[-1]}, and a model has an output for each: where pixels of "
+            f"{found[-1]} do not count write task='segmentation(ignored={found[-1]})', else number the classes 0, 1, 2, ..."
+        )
+
     def shape_of_labels(self, input_shape: Sequence[int], classes: int | None) -> tuple[int, ...]:
         return tuple(input_shape[-2:])
 

@@ -47,6 +47,9 @@ class _EventTimes(Task):
     def kinds(self, y: Tensor) -> Tensor:
         return y[:, 1:]
 
+    def label_doubt(self, y: Tensor) -> str:
+        return "" if y[:, 1].any() else "no sample has the event, so that nothing can be learned"
+
     def constant_prediction(
         self, train: Tensor, test: Tensor, classes: Sequence[str] | None
     ) -> str:
@@ -80,7 +83,7 @@ class Survival(_EventTimes):
         time, event = y.numpy(force=True).T
         share = tied_share(time, event)
         if share <= MOST_TIED:
-            return ""
+            return super().label_doubt(y)
         times = len(np.unique(time[event > 0]))
         return (
             f"{event.sum():.0f} events have {times} different times, and Breslow's approximation of equal times makes log hazard "
@@ -142,6 +145,17 @@ class DiscreteSurvival(_EventTimes):
 
     def outputs(self, classes: int | None, label_shape: Sequence[int] = ()) -> int | None:
         return len(self.edges) if len(self.edges) > 1 else None
+
+    def label_doubt(self, y: Tensor) -> str:
+        time, event = y.unbind(1)
+        times = time[event > 0]
+        interval = torch.bucketize(times, torch.tensor(self.edges), right=True)
+        if not len(times) or len(self.edges) == 1 or len(interval.unique()) > 1:
+            return super().label_doubt(y)
+        return (
+            f"all events lie between {times.min():g} and {times.max():g}, within one interval of the edges "
+            f"{', '.join(f'{edge:g}' for edge in self.edges)}; expected edges in the unit of the times, such as their quantiles"
+        )
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         z = in_columns(logits)

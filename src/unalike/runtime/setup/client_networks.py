@@ -139,7 +139,8 @@ def check_sums(method: Method, settings: StageSettings, models: Mapping[str, Mod
                 if values.shape != shape:
                     raise UnalikeError(
                         f"{part} adds up over all clients what has the shape {list(shape)} in the network {first!r} and "
-                        f"{list(values.shape)} in {name!r} ({what}); give networks whose heads read equally many features"
+                        f"{list(values.shape)} in {name!r} ({what}); give networks whose heads read equally many features "
+                        "and have equally many outputs"
                     )
 
 
