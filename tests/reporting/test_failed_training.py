@@ -183,6 +183,8 @@ def test_an_upper_reference_below_a_candidate_is_named(personal, why):
         and "less good than ditto (90.0" in text
         and why in text
     )
+    fitted = cautions(rounds(fedavg=1.0), table, columns, rules, "clients", personal, has_fits=True)
+    assert fitted == []
 
 
 def test_a_run_says_that_it_learned_nothing_or_exploded(tmp_path):

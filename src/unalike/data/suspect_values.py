@@ -53,8 +53,8 @@ def _codes(population: Population) -> list[str]:
     rows = np.unique(population.train.values)[:MOST_ROWS]
     values = x[:, : len(names)].numpy(force=True)[rows].astype(float)
     for j, number in enumerate(numbers):
-        # as the table has it, up to rounding
-        values[:, j] = np.round(values[:, j] * number.scale + number.mean, 2)
+        # as the table has it, up to rounding, and without a negative zero
+        values[:, j] = np.round(values[:, j] * number.scale + number.mean, 2) + 0.0
 
     return suspect_numbers(dict(zip(names, values.T)))
 
