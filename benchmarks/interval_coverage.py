@@ -23,6 +23,7 @@ from unalike.metrics.named_metrics import read
 from unalike.metrics.scoring import Scores
 from unalike.statistics.bootstrap import LEVEL
 from unalike.statistics.evaluated_rows import Evaluated, evaluated_rows
+from unalike.statistics.fitted_scores import Gain
 
 EFFECTS = np.array([0.5, -0.3, 0.4])
 """The coefficients, per standard deviation: two columns of patients, and one that is the same for all patients of a hospital."""
@@ -160,12 +161,12 @@ def _calibration(z: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 
 def answers(sets: int, seeds: int, shift: float) -> dict[str, str]:
-    """Coverage of the gain by pooling of "together, or alone?", whose two models are the best of two kinds each.
+    """Coverage of the gains by pooling and by fedavg of "together, or alone?", where either reference is the best of two kinds.
 
-    The truth is the mean of the gains over data sets: what choosing among models gains on such hospitals.
+    The truth is the mean of a gain over data sets: what choosing among models gains on such hospitals.
     """
     rng = np.random.default_rng(0)
-    low, high, gains = [], [], []
+    gains: dict[str, list[Gain]] = {"pooling": [], "fedavg": []}
     for _ in range(sets):
         table = _visits(rng, [60, 90, 120], shift)
         data = ua.load(table, target="ill", group="hospital")
@@ -179,16 +180,18 @@ def answers(sets: int, seeds: int, shift: float) -> dict[str, str]:
             progress=False,
         )
         answer = compared.together_or_alone()
-        low.append(answer.gain.low)
-        high.append(answer.gain.high)
-        gains.append(answer.gain.mean)
-    true = float(np.mean(gains))
-    covers = (np.array(low) <= true) & (true <= np.array(high))
-    return {
-        "mean gain": f"{100 * true:+.1f}",
-        "its interval covers": f"{100 * covers.mean():.0f}",
-        "excludes 0": f"{100 * np.mean((np.array(low) > 0) | (np.array(high) < 0)):.0f}",
-    }
+        gains["pooling"].append(answer.gain)
+        gains["fedavg"].append(answer.method_gain)
+    shares = {}
+    for name, found in gains.items():
+        low = np.array([gain.low for gain in found])
+        high = np.array([gain.high for gain in found])
+        true = float(np.mean([gain.mean for gain in found]))
+        covers = (low <= true) & (true <= high)
+        shares[f"gain by {name}"] = f"{100 * true:+.1f}"
+        shares[f"covered by {name}'s interval"] = f"{100 * covers.mean():.0f}"
+        shares[f"{name}'s excludes 0"] = f"{100 * np.mean((low > 0) | (high < 0)):.0f}"
+    return shares
 
 
 def _visits(rng: np.random.Generator, sizes: Sequence[int], shift: float) -> pd.DataFrame:

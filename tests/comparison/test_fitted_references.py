@@ -143,6 +143,9 @@ def test_answer_is_the_paired_interval_of_the_best_fits_and_stands_first(hearts,
     # two of Switzerland's test rows are without the disease: it is counted, not named
     assert [row.client for row in found.clients] == ["Cleveland", "Hungary", "VA Long Beach"]
     assert found.few_clients == 1 and "Switzerland" not in str(found)
+    undecided = [row for row in found.clients if row.gain.low <= 0 <= row.gain.high]
+    by_hospital = found.key_facts[-1]
+    assert f"no difference is shown at {len(undecided)} hospital" in by_hospital.note
 
     summary_table(hearts)
     content = hearts.content()

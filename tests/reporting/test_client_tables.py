@@ -138,7 +138,9 @@ def test_losers_are_named_in_the_decision(compared):
         assert (d, low, high) == tuple(
             scores.loc[name, ["to_local_only", "to_local_only_low", "to_local_only_high"]]
         )
-        assert f"{name} {decision.metric.difference(d)}" in str(decision)
+        doubt = ", may be chance" if low <= 0 <= high else ""
+        between = f" ({decision.metric.interval(low, high)}{doubt})"
+        assert f"{name} {decision.metric.difference(d)}{between}" in str(decision)
     assert f"Who loses: {wording.plural(len(lost), 'hospital')} (" in str(decision)
 
 

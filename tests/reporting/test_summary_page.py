@@ -39,6 +39,7 @@ def test_summary_has_decision_hospitals_limits_and_cost(compared, tmp_path):
     for jargon in ("Holm", "moderated", "p\u00a0=", "seeds won"):
         assert jargon not in re.sub(r"<[^>]+>", "", text.partition("</style>")[2])
     # Switzerland has 29 positives and 2 others: it is counted, and has no points
+    assert "how often a positive sample has a larger risk than a negative one" in text
     assert "1 hospital with fewer than 10 test rows of an outcome counted" in text
     assert "Switzerland" not in text
     assert (

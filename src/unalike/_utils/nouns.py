@@ -1,12 +1,13 @@
 """The plural of a noun, and the nouns that may own rows."""
 
-OWNERS = frozenset(
-    "agency bank branch bus car center centre city class client clinic company country county customer department device district "
-    "doctor domain donor driver family farm group hospital house household institution lab laboratory machine municipality office "
-    "owner participant patient pharmacy phone plant practice province recording region restaurant room scanner school sensor shop "
-    "site speaker state station status store street student study subject supplier teacher team town unit university user vehicle "
-    "village ward worker writer year zip zone".split()
-)
+_NOUNS = """
+agency bank branch bus car center centre city class client clinic company country county customer department device
+district doctor domain donor driver family farm group hospital house household institution lab laboratory machine
+municipality office owner participant patient pharmacy phone plant practice province recording region restaurant room
+scanner school sensor shop site speaker state station status store street student study subject supplier teacher team
+town unit university user vehicle village ward worker writer year zip zone
+"""
+OWNERS = frozenset(_NOUNS.split())
 """Names of columns that are English nouns, so that they have a plural."""
 
 

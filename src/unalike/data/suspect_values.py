@@ -79,8 +79,8 @@ def _codes(population: Population) -> list[str]:
     rows = np.unique(population.train.values)[:MOST_ROWS]
     values = x[:, : len(names)].numpy(force=True)[rows].astype(float)
     for j, number in enumerate(numbers):
-        # as the table has it, up to rounding
-        values[:, j] = np.round(values[:, j] * number.scale + number.mean, 2)
+        # as the table has it, up to rounding, and without a negative zero
+        values[:, j] = np.round(values[:, j] * number.scale + number.mean, 2) + 0.0
 
     columns = dict(zip(names, values.T))
     if population.classes is None and population.y.dim() == 1:

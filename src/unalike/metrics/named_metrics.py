@@ -513,7 +513,8 @@ SUMMARIES = {
     "accuracy": "Share of correct predictions.",
     "balanced_accuracy": "Mean recall over the classes.",
     "macro_f1": "Mean F1 score over the classes (f1_macro in scikit-learn).",
-    "roc_auc": "Area under the ROC curve; of more than two classes the mean over the classes.",
+    "roc_auc": "Area under the ROC curve: how often a positive sample has a larger risk than a negative one. Of more than two "
+    "classes the mean over the classes.",
     "brier_score": "Mean squared error of the predicted probabilities.",
     "calibration_error": "Expected calibration error: mean gap between confidence and accuracy, in ten bins of confidence.",
     "log_loss": "Mean cross-entropy.",

@@ -261,6 +261,11 @@ class ReportContent(SharedDetails):
         return f"The intervals hold for {subject}other training runs; {how}."
 
     @property
+    def has_fits(self) -> bool:
+        """Whether there are fitted references with a score by the deciding metric, which joined folders may lack."""
+        return self.fitted is not None and self.metric.name in self.fitted
+
+    @property
     def smallest_difference(self) -> float:
         """The smallest difference of interest under the deciding protocol; NaN if the baseline has no score there."""
         scores = self.scores_of(self.deciding_protocol).set_index("method")[self.metric.name]

@@ -231,7 +231,10 @@ class Decision:
             )
         losses = []
         for name, (difference, low, high) in list(self.losers.items())[:MAX_NAMED_LOSERS]:
-            between = "" if math.isnan(low) else f" ({self.metric.interval(low, high)})"
+            between = ""
+            if not math.isnan(low):
+                doubt = ", may be chance" if low <= 0 <= high else ""
+                between = f" ({self.metric.interval(low, high)}{doubt})"
             losses.append(f"{name} {self.metric.difference(difference)}{between}")
         more = len(self.losers) - MAX_NAMED_LOSERS
         if more > 0:

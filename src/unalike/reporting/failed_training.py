@@ -86,15 +86,19 @@ def cautions(
     rules: Rules,
     protocol: str,
     personal: Sequence[str] = (),
+    has_fits: bool = False,
 ) -> list[str]:
     """Sentences about losses that exploded, and about an upper reference below the baseline or a candidate.
 
-    `scored` are the rows of the summary under the protocol that decides, `personal` the methods judged by personal models.
+    `scored` are the rows of the summary under the protocol that decides, `personal` the methods judged by personal models. With
+    `has_fits` models that were fitted to convergence are the upper reference, and nothing is said of those trained by rounds.
     """
     loss = columns.get(protocol, "loss")
     sentences = []
     if loss is not None and loss.name in rounds:
         sentences += _explosions(rounds, loss, protocol, personal)
+    if has_fits:
+        return sentences
     return sentences + _failed_references(scored, columns.metric, rules, personal)
 
 

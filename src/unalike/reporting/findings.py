@@ -71,6 +71,7 @@ def findings(content: ReportContent) -> Findings:
             rules=content.rules,
             protocol=content.deciding_protocol,
             personal=content.personal,
+            has_fits=content.has_fits,
         ),
         *_below_most_frequent(content),
         *_other_clients(content),

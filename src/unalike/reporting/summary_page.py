@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from unalike.metrics.named_metrics import registry
 from unalike.reporting import wording
 from unalike.reporting.client_tables import difference_to
 from unalike.reporting.content import ReportContent
@@ -101,9 +102,12 @@ def _about(content: ReportContent) -> str:
     count = wording.plural(number_of_clients, content.client_noun)
     samples = f"{clients['n_train']:,.0f} training and {clients['n_test']:,.0f} test samples"
     times = wording.plural(len(content.seeds), "time")
+    metric = content.metric
+    # a user's own metric has no description
+    meaning = f" {metric.title}: {registry.summary(metric.name)}" if metric.name in registry else ""
     return (
-        f"{wording.plural(len(content.methods), 'method')} were compared on {count} with {samples}, each repeated {times}. "
-        f"Scores are {content.metric.word} on samples that were not used for training. {content.about}"
+        f"{wording.plural(len(content.methods), 'method')} were compared on {count} with {samples}, each repeated {times} (seeds). "
+        f"Scores are {metric.word} on samples that were not used for training.{meaning} {content.about}"
     )
 
 

@@ -36,7 +36,7 @@ NOT_REACHED = "Together, but not with these methods."
 STAY_ALONE = "Alone."
 RATHER_ALONE = "Alone, rather than with these methods."
 EITHER = "Either: the difference does not matter."
-OPEN = "Not decided."
+OPEN = "Not decided: no difference is shown."
 LEAST_PAIRS = 3
 """The fewest seeds, or folds, of an answer: the spread of two differences says next to nothing."""
 TOO_FEW = "Not decided: this takes three seeds or folds."
@@ -169,16 +169,16 @@ class TogetherOrAlone:
             notes.append(f"worse: {wording.few(losing, self.client_noun)}")
         rest = len(self.clients) - len(gaining) - len(losing)
         if rest:
-            notes.append(f"{rest} of {len(self.clients)} not decided")
+            notes.append(f"no difference is shown at {wording.plural(rest, self.client_noun)}")
         if self.few_clients:
             notes.append(wording.not_judged(self.few_clients, self.client_noun))
-        value = ", ".join(counts) or "Not decided"
+        value = ", ".join(counts) or ("Not decided" if rest else "Not judged")
         return KeyFact(f"By {self.client_noun}", value, "; ".join(notes))
 
 
 def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
     """The answer of a comparison; None without fitted references, and before the comparison has ended."""
-    if content.unfinished or not _has_references(content):
+    if content.unfinished or not content.has_fits:
         return None
     assert content.fitted is not None
     scores = scores_of_references(content.fitted, content.metric, content.across)
@@ -230,11 +230,6 @@ def together_or_alone(content: ReportContent) -> TogetherOrAlone | None:
         verdict=_verdict(content, over_alone, method_gain),
         client_noun=content.client_noun,
     )
-
-
-def _has_references(content: ReportContent) -> bool:
-    """Whether there are references with a score by the deciding metric, which joined folders may lack."""
-    return content.fitted is not None and content.metric.name in content.fitted
 
 
 def _best(content: ReportContent, scores: dict[str, pd.Series], scope: str) -> BestFit:
@@ -340,7 +335,7 @@ def references(content: ReportContent) -> pd.DataFrame:
     `difference ci_low ci_high` are paired by seed as those of a method, in the unit of the metric; a difference that the answer
     tests has its interval. Empty without references.
     """
-    if not _has_references(content):
+    if not content.has_fits:
         return pd.DataFrame()
     assert content.fitted is not None
     metric = content.metric
