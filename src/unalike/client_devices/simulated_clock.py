@@ -50,7 +50,9 @@ class RoundWork(NamedTuple):
     bytes_up: int
 
 
-WorkOf = Callable[[str, Sequence[int] | np.ndarray], RoundWork]
+ClientNumbers = Sequence[int] | np.ndarray
+"""The numbers of K clients."""
+WorkOf = Callable[[str, ClientNumbers], RoundWork]
 """A group and those of its clients that are asked -> what they do in the round."""
 
 
@@ -354,7 +356,7 @@ class SimulatedDevices:
             ids = ids[~is_busy[ids]]
         return ids[self._are_there(ids, np.full(len(ids), self.time))]
 
-    def _next_start(self, eligible: Sequence[int] | np.ndarray) -> tuple[float, np.ndarray]:
+    def _next_start(self, eligible: ClientNumbers) -> tuple[float, np.ndarray]:
         """The moment from now on when a device is there, and all that are there then."""
         ids = client_numbers(eligible)
         wait = 0.0
@@ -491,9 +493,7 @@ class SimulatedDevices:
 
         return share_of_work
 
-    def shares_of_steps(
-        self, round: int, clients: Sequence[int] | np.ndarray, work: RoundWork
-    ) -> np.ndarray:
+    def shares_of_steps(self, round: int, clients: ClientNumbers, work: RoundWork) -> np.ndarray:
         """The share of its local steps that each of the clients makes [K], whoever else is asked."""
         ids = client_numbers(clients)
         shares = np.minimum(work.shares, self._model.shares_of_steps(ids, self._seed, round))
@@ -506,9 +506,7 @@ class SimulatedDevices:
             shares = np.minimum(shares, fitting.clip(0))
         return shares
 
-    def _seconds(
-        self, clients: Sequence[int] | np.ndarray, work: RoundWork, shares: np.ndarray
-    ) -> np.ndarray:
+    def _seconds(self, clients: ClientNumbers, work: RoundWork, shares: np.ndarray) -> np.ndarray:
         """The seconds in which each of the clients makes its update with a share of its steps, [K]."""
         ids = client_numbers(clients)
         of_training, down, up = self._rates[ids].T
@@ -572,14 +570,14 @@ def _turns(event: UnderWay, round: int) -> list[Turn]:
     return [turn]
 
 
-def client_numbers(clients: Sequence[int] | np.ndarray) -> np.ndarray:
+def client_numbers(clients: ClientNumbers) -> np.ndarray:
     """The numbers of clients as an array; fast for a range of a million."""
     if isinstance(clients, range):
         return np.arange(clients.start, clients.stop, clients.step)
     return np.asarray(clients, np.int64)
 
 
-def clients_at(clients: Sequence[int] | np.ndarray, places: np.ndarray) -> np.ndarray:
+def clients_at(clients: ClientNumbers, places: np.ndarray) -> np.ndarray:
     """The numbers at these places of a sequence of clients; of a range of a million no other is made."""
     if isinstance(clients, range):
         return clients.start + clients.step * places

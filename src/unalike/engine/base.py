@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unalike._utils import seeds
 from unalike._utils.profiler_regions import profiled_function
-from unalike.client_devices.simulated_clock import ShareOfWork
+from unalike.client_devices.simulated_clock import ClientNumbers, ShareOfWork
 from unalike.core import tree
 from unalike.core.inputs import Inputs, first_rows, take_rows
 from unalike.core.model import Model
@@ -132,7 +132,7 @@ class ClientPool:
             model(model.params, x, buffers=model.buffers, context=self.some_context, training=True)
         return int(counter.get_total_flops())
 
-    def counts(self, ids: Sequence[int]) -> np.ndarray:
+    def counts(self, ids: ClientNumbers) -> np.ndarray:
         """The number of training samples of these clients."""
         rows, clients = self.source.train, np.asarray(ids, np.int64)
         if is_flat(rows):

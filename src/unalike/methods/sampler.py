@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unalike._utils import seeds
-from unalike.client_devices.simulated_clock import client_numbers
+from unalike.client_devices.simulated_clock import ClientNumbers, client_numbers
 from unalike.core.types import Tree
 from unalike.methods.part import Part
 
@@ -69,7 +69,7 @@ class Choice:
     reasons: Mapping[int, str] = field(default_factory=dict)
     shares: Mapping[int, float] = field(default_factory=dict)
 
-    def shares_of(self, clients: Sequence[int]) -> np.ndarray:
+    def shares_of(self, clients: ClientNumbers) -> np.ndarray:
         """The shares of their local steps that these clients are asked to make, [K]."""
         if not self.shares:
             return np.ones(len(clients))

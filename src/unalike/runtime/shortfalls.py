@@ -56,7 +56,7 @@ def shortfalls(state: StageState, run_config: RunConfig) -> list[str]:
         found += _hardly_repeated(method, setup)
         found += _untrained(state)
         found += _without_updates(state)
-        found += _awaited_by_all(setup, run_config)
+        found += _awaited_by_all(state, run_config)
 
     # What aggregates the updates meets those that screening leaves over.
     screened = setup
@@ -136,14 +136,14 @@ def _untrained(state: StageState) -> list[str]:
     ]
 
 
-def _awaited_by_all(setup: Setup, run_config: RunConfig) -> list[str]:
+def _awaited_by_all(state: StageState, run_config: RunConfig) -> list[str]:
     """A sentence where devices end rounds with the first updates, and a round asks no more clients than that."""
     model = run_config.options.device_model
     awaited = inf if model is None else model.updates_awaited
-    if awaited == inf or awaited < setup.participants:
+    if awaited == inf or min(awaited, state.method.updates_awaited) < state.cohort_size:
         return []
     return [
-        f"a round awaits the first {awaited:g} updates and asks {setup.participants} clients, so that it awaits all; "
+        f"a round awaits the first {awaited:g} updates and asks {state.cohort_size} clients, so that it awaits all; "
         "lower first(updates=...), or raise participation"
     ]
 

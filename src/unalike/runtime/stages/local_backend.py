@@ -12,6 +12,7 @@ import numpy as np
 from unalike._utils import spec
 from unalike._utils.errors import UnalikeError
 from unalike.client_devices.simulated_clock import (
+    ClientNumbers,
     Devices,
     NoDevices,
     RoundWork,
@@ -213,7 +214,7 @@ class LocalStage:
         updates = replace(updates, client_seconds=client_seconds, turns=turns)
         return Replies(metrics, updates, evaluation_seconds)
 
-    def _round_work(self, name: str, ids: Sequence[int]) -> RoundWork:
+    def _round_work(self, name: str, ids: ClientNumbers) -> RoundWork:
         """The work of clients of a group in a round, by which their devices need time."""
         pool = self.state.groups[name].client_pool
         sizes = pool.counts(ids)

@@ -486,6 +486,12 @@ def _gain_of_f1(method: str, other: str, setting: str) -> Quantity:
     return gain(method, other, setting, "macro_f1")
 
 
+def _gain_on_lower_case(method: str, other: str) -> Quantity:
+    return difference(
+        _of("lower case", FEW, method, LAST_TEN), _of("lower case", FEW, other, LAST_TEN)
+    )
+
+
 WORK_CLAIMS = (
     question(
         "FedAvg loses macro-F1 where the clients with lower case make few steps",
@@ -515,7 +521,7 @@ WORK_CLAIMS = (
     *(
         question(
             f"Where clients that make few steps have other data, {method} is more accurate on them than {same}",
-            difference(*(_of("lower case", FEW, each, LAST_TEN) for each in (method, same))),
+            _gain_on_lower_case(method, same),
             Above(),
         )
         for method, same in PAIRS
