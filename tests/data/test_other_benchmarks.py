@@ -157,3 +157,8 @@ def test_small_pickle_takes_little_memory(tmp_path):
     tracemalloc.stop()
     assert found is None
     assert peak_bytes < 2**20
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(UnalikeError, match=r"found no .*away/config.json, expected the settings"):
+        ua.load(f"pfllib(path={str(tmp_path / 'away')!r})")

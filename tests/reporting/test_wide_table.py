@@ -35,6 +35,13 @@ def test_wide_table_has_a_column_for_each_setting_and_its_best_method_in_bold(pa
         assert [name for name, cell in cells.items() if cell.strong] == [scores.idxmax()]
 
 
+def test_folders_of_one_partition_are_told_apart_by_their_names(parts):
+    contents = [content for _, content in parts]
+    names = ["digits, iid [A: the first]", "digits, iid [B: second]"]
+    table = wide_table(list(zip(names, contents, strict=True)))
+    assert table.columns == ["Method", "[A: the first]", "[B: second]"]
+
+
 def test_wide_csv_has_every_digit(parts):
     table = pd.read_csv(io.StringIO(export_table(parts, "wide", "csv")), index_col="method")
     name, content = parts[0]

@@ -241,6 +241,35 @@ def test_stage_started_from_results_keeps_server_state_and_resets_clients(people
         same(one.params, two.params)
 
 
+@dataclass(frozen=True)
+class OddGroups(StagedPlan):
+    """A stage of all clients, then one of these groups, from the results of the first or not."""
+
+    groups: dict
+    from_first: bool = False
+
+    def stages(self, plan_inputs):
+        first = yield Stage("first", ua.Method(), 1)
+        start = first if self.from_first else None
+        yield Stage("second", ua.Method(), 1, groups=self.groups, start=start)
+
+
+@pytest.mark.parametrize(
+    ("odd", "found"),
+    [
+        (OddGroups({"g": (0, 1), "h": (1, 2)}), "client 1 in two groups"),
+        (OddGroups({"g": (0, 99)}), "client 99 in its groups, expected numbers from 0"),
+        (
+            OddGroups({"g": (0, 1)}, from_first=True),
+            "no state in start for the group 'g', but for all",
+        ),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(people, small, odd, found):
+    with pytest.raises(UnalikeError, match=f"the stage 'second' has {found}"):
+        small(odd, people, rounds=2)
+
+
 def test_second_stage_with_scaffold_restarts_control_variates(people, small):
     """SCAFFOLD's c is the mean of the clients' variates, which a second stage opens at 0."""
     group = small(InTwo("scaffold"), people, rounds=5)._runner.state.groups["all"]

@@ -100,6 +100,8 @@ def reading(path: Path, kind: str, *more: type[Exception]) -> Iterator[None]:
         yield
     except UnalikeError:
         raise
+    except FileNotFoundError:
+        raise UnalikeError(f"found no {path}, expected {kind}") from None
     except (*DECODING_ERRORS, *more) as error:
         raise UnalikeError(
             f"{path} cannot be read as {kind} ({error!r}); the file is damaged or mislabelled: fetch or save it again"

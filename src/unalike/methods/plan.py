@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -98,6 +99,25 @@ class Stage:
         if self.groups is None:
             return {"all": range(clients)}
         return self.groups
+
+    def check_groups(self, clients: int) -> None:
+        """Raise `UnalikeError` for a client that is not there or in two groups, and for a group without a state to start from."""
+        counts = Counter(number for ids in (self.groups or {}).values() for number in ids)
+        strange = sorted(number for number in counts if not 0 <= number < clients)
+        twice = sorted(number for number, times in counts.items() if times > 1)
+        found = ""
+        if strange:
+            found = f"client {strange[0]} in its groups, expected numbers from 0 to {clients - 1}"
+        elif twice and self.chooses is None:
+            found = f"client {twice[0]} in two groups, expected each client in one group at most"
+        missing = sorted(self.members(clients).keys() - (self.start or {}).keys())
+        if self.start is not None and missing:
+            found = (
+                f"no state in start for the group {missing[0]!r}, but for {', '.join(self.start)}; expected start={{"
+                f"{missing[0]!r}: state, ...}}"
+            )
+        if found:
+            raise UnalikeError(f"the stage {self.name!r} has {found}")
 
     def settings(self, run: StageSettings, index: int = 0) -> StageSettings:
         """The settings of the stage at this place of the plan, from those of the run."""

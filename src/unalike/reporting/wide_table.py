@@ -136,5 +136,5 @@ def _shared_terms(names: Sequence[str]) -> set[str]:
 
 
 def _terms(name: str) -> list[str]:
-    """The terms of a name: `digits`, `dirichlet` and `alpha=0.1` of `digits, dirichlet(alpha=0.1)`."""
-    return re.findall(r"[^\s,()]+", name)
+    """The terms of a name: `digits`, `dirichlet`, `alpha=0.1` and `[A: first]` of `digits, dirichlet(alpha=0.1) [A: first]`."""
+    return re.findall(r"\[[^]]*\]|[^\s,()]+", name)

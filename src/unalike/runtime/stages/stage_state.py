@@ -133,6 +133,7 @@ class StageState:
         self.devices = NoDevices() if devices is None else devices
 
         # Groups: each has a model of its own. Without groups all clients share one, which needs no table of a million of them.
+        stage.check_groups(len(population))
         self.all_members = stage.members(len(population))
         self._group_of: dict[int, str] = {}
         if stage.groups:
