@@ -16,6 +16,7 @@ from unalike._utils.journal import entries
 from unalike.federation.coordinator.federation_folder import FederationFolder
 from unalike.federation.coordinator.run_control import Stopped
 from unalike.federation.operations.run_site import wire_lines
+from unalike.federation.protocol import bundle as bundle_file
 from unalike.federation.protocol.bundle import MAX_PUBLIC_BYTES, Bundle
 from unalike.federation.protocol.federation_file import Schema
 from unalike.federation.protocol.messages import Declined
@@ -89,6 +90,13 @@ def test_bundle_without_the_agreed_samples_is_refused(tmp_path):
             read(public=damaged)
     with pytest.raises(UnalikeError, match=f"a file of more than {MAX_PUBLIC_BYTES} bytes"):
         read(public=bytes(MAX_PUBLIC_BYTES + 1))
+
+
+def test_samples_for_which_a_bundle_has_no_room_leave_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle_file, "MAX_PUBLIC_BYTES", 100)
+    with pytest.raises(UnalikeError, match="a bundle has room for 100; choose fewer"):
+        folder_of(tmp_path / "fed", PUBLIC)
+    assert not (tmp_path / "fed").exists()
 
 
 def test_fingerprint_of_a_federation_covers_its_public_samples(tmp_path):

@@ -157,6 +157,23 @@ def test_method_with_four_sites_equals_simulation(name, of_four):
     of_four[name].result()
 
 
+@pytest.mark.slow
+def test_unlike_networks_that_predict_public_samples_equal_simulation(tmp_path):
+    network = EchoNetwork(tmp_path / "network", ("site0", "site1"))
+    fed = SmallFederation(
+        tmp_path / "run",
+        make_clients(FEW),
+        "fedmd",
+        model="networks(small='mlp(hidden=(6,))', large='mlp(hidden=(12, 7))')",
+        proxy=make_clients(((8, 8),))[0].test,
+        repeat=60.0,
+        deadline=200.0,
+    )
+    fed.transport = Line(Shared(network), fed)
+    agree(fed)
+    network.close()
+
+
 def test_every_method_is_run_or_refused_with_reason(tmp_path):
     """Every catalogued method runs above or asynchronously, under its own or an equal name, or is refused with a reason."""
     runs = {repr(ua.plan(SPECS.get(name, name))) for name in distinct()}

@@ -323,8 +323,8 @@ def agreed(
             raise UnalikeError(
                 f"{site} and {first} have other columns: only one of them has "
                 f"{', '.join(sorted(differing))}; expected the same columns at all "
-                "sites: rename them, or leave them out with --drop. For other columns about "
-                f"the same people see {Limit.KINDS}"
+                "sites: rename them, or leave them out with --drop. For vertical "
+                f"federated learning see {Limit.KINDS}"
             )
 
     # A column of true/false may be a category at a site that writes it as texts; one such site makes it a category for all.

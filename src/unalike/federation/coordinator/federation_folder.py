@@ -23,6 +23,7 @@ from unalike._utils.system.locks import locked
 from unalike._utils.tensor_files import read_tensors, write_bytes, write_tensors
 from unalike._utils.validated import validated
 from unalike.comparison import comparison_json
+from unalike.core import tree
 from unalike.data.array_checks import Pair
 from unalike.federation.coordinator.run_queue import QueuedRun, queued_runs
 from unalike.federation.coordinator.terms_check import (
@@ -30,7 +31,7 @@ from unalike.federation.coordinator.terms_check import (
     message_limit,
     usual_noise_shares,
 )
-from unalike.federation.protocol.bundle import Bundle
+from unalike.federation.protocol.bundle import Bundle, check_room_for_public
 from unalike.federation.protocol.federation_file import EnrolledSite, Federation
 from unalike.federation.protocol.public_samples import (
     PublicSamples,
@@ -205,6 +206,7 @@ class FederationFolder:
         proxy = own.get("proxy")
         methods = (federation.method, *federation.also)
         if proxy is not None and any(method_of(plan(text)).clients_read_proxy for text in methods):
+            check_room_for_public(tree.nbytes(tensors_of_samples(proxy)))
             federation = replace(federation, public=PublicSamples.of(proxy))
         if terms.get("noise_shares") is None:
             federation = replace(federation, noise_shares=usual_noise_shares(federation))

@@ -84,10 +84,7 @@ class Bundle:
         contents |= keys
         contents[AUTHORITY] = authority
         contents[AGREED] = text.encode()
-        if len(public) > MAX_PUBLIC_BYTES:
-            raise UnalikeError(
-                f"the public samples have {len(public)} bytes and a bundle has room for {MAX_PUBLIC_BYTES}; choose fewer"
-            )
+        check_room_for_public(len(public))
         if public:
             contents[PUBLIC_FILE] = public
         file = io.BytesIO()
@@ -152,6 +149,14 @@ class Bundle:
                 raise UnalikeError(
                     f"{folder} belongs to another site or federation; choose another --folder"
                 )
+
+
+def check_room_for_public(size: int) -> None:
+    """Raise `UnalikeError` for public samples of so many bytes if a bundle has no room for them."""
+    if size > MAX_PUBLIC_BYTES:
+        raise UnalikeError(
+            f"the public samples have {size} bytes and a bundle has room for {MAX_PUBLIC_BYTES}; choose fewer"
+        )
 
 
 def _contents(path: Path) -> dict[str, bytes]:

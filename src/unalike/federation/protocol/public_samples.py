@@ -25,7 +25,7 @@ def _check_digest(text: str) -> str:
 
 @validated
 class PublicSamples:
-    """What the terms say of public samples: how many there are, and the SHA-256 of their names, types, shapes and values.
+    """The terms about public samples: their number, and the SHA-256 of their names, types, shapes and values.
 
     Nothing but these samples is predicted for a method that asks for predictions of the sites' own models.
     """

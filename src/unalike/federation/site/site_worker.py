@@ -181,7 +181,7 @@ class SiteWorker:
             )
 
         # A site reads the public samples that the terms name. Without any a plan is outlined with others, which nothing reads.
-        proxy = (population.x, population.y)
+        proxy: Pair | None = (population.x, population.y)
         if federation.public is not None:
             self.policy.check_public(federation.public.samples)
             proxy = self._public
