@@ -51,7 +51,9 @@ def test_summary_has_decision_hospitals_limits_and_cost(compared, tmp_path):
 
 def test_summary_begins_with_the_answer_and_its_key_facts(simulate):
     content = simulate(methods=3)
+    content = replace(content, warnings=["test samples of one class"])
     text = html.unescape(summary_page.render(content))
+    assert "3 methods were compared" in text and "<li>Test samples of one class</li>" in text
     assert f'<p class="answer">{content.decision.answer}</p>' in text
     assert all(fact.value in text and fact.note in text for fact in content.decision.key_facts)
 

@@ -101,12 +101,14 @@ def _about(content: ReportContent) -> str:
     number_of_clients = int(content.clients.groupby("seed")["client"].nunique().max())
     count = wording.plural(number_of_clients, content.client_noun)
     samples = f"{clients['n_train']:,.0f} training and {clients['n_test']:,.0f} test samples"
+    methods = len(content.methods)
+    were = "was" if methods == 1 else "were"
     times = wording.plural(len(content.seeds), "time")
     metric = content.metric
     # a user's own metric has no description
     meaning = f" {metric.title}: {registry.summary(metric.name)}" if metric.name in registry else ""
     return (
-        f"{wording.plural(len(content.methods), 'method')} were compared on {count} with {samples}, each repeated {times} (seeds). "
+        f"{wording.plural(methods, 'method')} {were} compared on {count} with {samples}, each repeated {times} (seeds). "
         f"Scores are {metric.word} on samples that were not used for training.{meaning} {content.about}"
     )
 
@@ -121,7 +123,8 @@ def _risks(content: ReportContent) -> list[str]:
         )
     sentences += epsilons(content)
     warnings = [*content.warnings, *findings(content).cautions]
-    sentences += [wording.short(text, MAX_WARNING_LETTERS) for text in warnings[:MAX_WARNINGS]]
+    for text in warnings[:MAX_WARNINGS]:
+        sentences.append(wording.capital(wording.short(text, MAX_WARNING_LETTERS)))
     # holds of every comparison, and stands last for that
     sentences.append(
         "These are past data. New patients, devices or rules of coding can change every number; test again before use."
