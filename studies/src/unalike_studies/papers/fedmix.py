@@ -668,9 +668,9 @@ STUDIES = (
             MethodTable("Accuracy of the shared model in the last ten rounds, %"),
             MethodTable("Macro-F1 of the shared model in the last ten rounds, %", "macro_f1"),
         ),
-        "A setting of ours, on the handwriting that comes with the package. The questions were written before the first run, but for "
-        "those with a remark; the learning rate was chosen by FedAvg with all steps alone. In a first run clients with data alike had "
-        "more samples than the others, by mistake; it is left out.",
+        "A setting of ours, on the handwriting that comes with the package. The questions were written before the first run, but "
+        "for those with a remark; the learning rate was chosen by FedAvg with all steps alone. In a first run clients with data alike "
+        "had more samples than the others, by mistake; it is left out.",
     ),
     Study(
         "fedmix-server",
