@@ -669,8 +669,8 @@ STUDIES = (
             MethodTable("Macro-F1 of the shared model in the last ten rounds, %", "macro_f1"),
         ),
         "A setting of ours, on the handwriting that comes with the package. The questions were written before the first run, but "
-        "for those with a remark; the learning rate was chosen by FedAvg with all steps alone. In a first run clients with data alike "
-        "had more samples than the others, by mistake; it is left out.",
+        "for those with a remark; the learning rate was chosen by FedAvg with all steps alone. In a first run clients with data "
+        "alike had more samples than the others, by mistake; it is left out.",
     ),
     Study(
         "fedmix-server",
