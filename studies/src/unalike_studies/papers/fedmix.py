@@ -461,7 +461,7 @@ QUICK = "pace(samples_per_second=100, mbit_down=1000, mbit_up=1000)"
 SLOW = (
     f"{QUICK} + slow_clients(clients=(8, 9, 10, 11), factor=10) + deadline(seconds=4, partial=True)"
 )
-"""374 samples take the quick devices 3.7 s, so that they make all 38 steps; the slow ones have made 4 after 4 s."""
+"""374 samples take the quick devices 3.7 s, so that they make all 38 steps; the slow ones have made 3 after 4 s."""
 WORKS: dict[str, Options] = {
     "all steps, other data": {},
     FEW: {"devices": SLOW},
