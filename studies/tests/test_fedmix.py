@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import unalike as ua
+from unalike.core.work import share_of_steps
 from unalike.data.dataset import Dataset
+from unalike.methods.plan import steps_of
+from unalike.runtime.stages.local_backend import LocalBackend
 from unalike_studies.catalogue import study
 
 SIZES = {"zipf_more": 1498, "even_more": 1488, "even_less": 124}
@@ -28,6 +31,18 @@ def test_small_scale_gives_clients_what_they_ask_for(name, balanced):
         assert set(clients.sizes) == {
             size for kind, size in SIZES.items() if kind in options["partition"]
         }
+
+
+def test_clients_with_lower_case_make_few_steps():
+    scale = study("fedmix-work").scale("small")
+    [cell] = [c for c in scale.cells if str(c) == "FedNova, few steps, other data, seed 0"]
+    run_config = cell.prepare()
+    backend = LocalBackend(run_config)
+    stage = backend.stage(next(steps_of(run_config.plan, run_config.plan_inputs)), 0, None)
+    [group] = stage.state.groups.values()
+    shares = group.client_pool.shares(range(12), 0)
+    steps = [share_of_steps(38, share) for share in shares]
+    assert group.client_pool.steps(187) == 38 and steps == 8 * [38] + 4 * [3]
 
 
 def test_small_scale_has_the_steps_of_the_paper():
