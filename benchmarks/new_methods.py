@@ -171,7 +171,9 @@ def print_table(tables: list[pd.DataFrame]) -> None:
     for method in gains.drop(BASELINE).sort_values(ascending=False).index:
         cells = [f"`{method}`"]
         cells += [gain(table.loc[method]) for table in tables]
-        cells += [f"{100 * gains[method]:+.1f}", f"{times[method]:.{1 if times[method] < 10 else 0}f}", str(lines(method))]
+        time = times[method]
+        digits = 1 if time < 10 else 0
+        cells += [f"{100 * gains[method]:+.1f}", f"{time:.{digits}f}", str(lines(method))]
         print(f"| {' | '.join(cells)} |")
 
 
