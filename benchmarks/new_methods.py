@@ -20,8 +20,7 @@ import unalike as ua
 from unalike.core.model import Model
 from unalike.data.dataset import Dataset
 from unalike.data.partitioning.hold_out import hold_out
-from unalike.methods.method import Method
-from unalike.methods.plan import PlanInputs, plan
+from unalike.methods.plan import PlanInputs, plan, steps_of
 
 METHODS = (
     *("fedavg", "local_only", "local_finetune", "fedper"),
@@ -137,12 +136,11 @@ BASELINE = "fedavg"
 SMALL = PlanInputs(clients=1, rounds=1, model=Model(nn.Sequential(nn.Flatten(), nn.Linear(2, 2))))
 
 
-def classes(method: str | Method) -> set[type]:
-    """The classes of a method's parts, and of a plan that trains it."""
+def classes(method: str) -> set[type]:
+    """The classes of the method, or plan, and of the parts that it trains with."""
     found = plan(method)
-    if isinstance(found, Method):
-        return set(map(type, found.parts))
-    return {type(found)} | classes(next(found.stages(SMALL)).method)
+    stage = next(steps_of(found, SMALL))
+    return {type(found), *map(type, stage.method.parts)}
 
 
 def lines(method: str) -> int:
@@ -171,7 +169,9 @@ def print_table(tables: list[pd.DataFrame]) -> None:
     for method in gains.drop(BASELINE).sort_values(ascending=False).index:
         cells = [f"`{method}`"]
         cells += [gain(table.loc[method]) for table in tables]
-        cells += [f"{100 * gains[method]:+.1f}", f"{times[method]:.2g}", str(lines(method))]
+        time = times[method]
+        digits = 1 if time < 10 else 0
+        cells += [f"{100 * gains[method]:+.1f}", f"{time:.{digits}f}", str(lines(method))]
         print(f"| {' | '.join(cells)} |")
 
 

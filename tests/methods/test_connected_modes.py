@@ -40,12 +40,9 @@ def test_equal_gradients_get_the_center_of_the_simplex():
     torch.testing.assert_close(found, torch.full((4, 2), 0.5, dtype=torch.float64))
 
 
-def test_components_beyond_the_least_size_are_cut_at_the_best_one():
-    """Components -1, 0 and 1 on one axis: of all sizes the gaps are widest where 0 lies halfway, which is 1.
-
-    Size s projects them on (0, 1), (1/2, 1/2) and, for s <= 1, (1, 0).
-    """
-    found = centers(torch.tensor([[-1.0], [0.0], [1.0]]), endpoints=2)
+def test_size_of_the_simplex_is_the_one_that_spreads_clients_most():
+    """Components -0.1, 0 and 0.1: sizes of 0.1 and less make corners of the outer ones, size 1 would make 0.45 and 0.55."""
+    found = centers(torch.tensor([[-0.1], [0.0], [0.1]]), endpoints=2)
     torch.testing.assert_close(found[1], torch.full((2,), 0.5, dtype=torch.float64))
     assert sorted(found[[0, 2], 0].tolist()) == pytest.approx([0, 1])
 

@@ -107,10 +107,9 @@ def centers(gradients: Tensor, endpoints: int) -> Tensor:
     components = F.pad(components, (0, endpoints - components.shape[1]))
 
     found = on_simplex(components, SIZES) / SIZES[:, None, None]
-    first, second = torch.triu_indices(len(gradients), len(gradients), offset=1)
-    gaps = (found[:, first] - found[:, second]).norm(dim=2).clamp_min(TINY)
-    energies = gaps.pow(-2).sum(1)
-    return found[energies.argmin()]
+    # one size at a time: the gaps of all sizes would not fit into memory
+    energies = [F.pdist(points).clamp_min(TINY).pow(-2).sum() for points in found]
+    return found[torch.stack(energies).argmin()]
 
 
 def on_simplex(points: Tensor, sizes: Tensor) -> Tensor:
@@ -118,5 +117,5 @@ def on_simplex(points: Tensor, sizes: Tensor) -> Tensor:
     descending = points.sort(dim=1, descending=True).values
     count = torch.arange(1, points.shape[1] + 1)
     excess = (descending.cumsum(1) - sizes[:, None, None]) / count
-    positive = (descending > excess).sum(2, keepdim=True)
+    positive = (descending > excess).sum(2, keepdim=True).clamp_min(1)
     return F.relu(points - excess.gather(2, positive - 1))
