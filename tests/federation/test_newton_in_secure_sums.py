@@ -129,6 +129,26 @@ def test_sums_of_a_site_with_far_more_samples_count_as_they_are(tmp_path):
     np.testing.assert_allclose(found["coefficient"], wanted["coefficient"], rtol=QUANTUM)
 
 
+def test_sums_that_are_far_too_large_for_their_samples_are_refused(tmp_path):
+    def enlarge(head, facts, tensors):
+        if MESSAGE + "gradient" not in tensors:
+            return None
+        gradient = 1000 * tensors[MESSAGE + "gradient"]
+        large = {
+            MESSAGE + "gradient": gradient,
+            MESSAGE + "squares": torch.outer(gradient, gradient),
+        }
+        return head, facts, tensors | large
+
+    fed = SmallFederation(
+        tmp_path, make_clients(FOUR), "newton(l2=1)", model="logistic", rounds=1, quorum=3
+    )
+    fed.corrupt("site3", enlarge)
+    fed.run()
+    [refused] = fed.events("refused")
+    assert refused["client"] == "site3" and "message of newton" in refused["why"]
+
+
 def counts(rng, x):
     """Counts, and the logarithms of their exposures."""
     log_exposure = rng.normal(size=len(x))

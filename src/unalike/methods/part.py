@@ -208,7 +208,7 @@ class Part:
     sums_are_exact: ClassVar[bool] = False
     """The server adds messages up as they are, and nothing is averaged: with one scaled, the result is that of no samples.
 
-    Without it: a coordinator scales large updates and messages down.
+    Without it: a coordinator scales large updates and messages down, instead of refusing messages that are too large.
     """
     sums_sent: ClassVar[bool] = False
     """`finish` is given the model that the server decodes from the upload.

@@ -328,8 +328,7 @@ class NetworkStage:
         self.evaluator = FederatedEvaluator(run_config, mailbox.federation, self._report_loss)
 
         changes = [message_of(part.name) for part in stage.method.parts if part.sends_changes]
-        multiple = 0.0 if stage.method.sums_are_exact else mailbox.federation.guard
-        self._norm_guard = NormGuard(multiple, changes)
+        self._norm_guard = NormGuard(mailbox.federation.guard, changes)
         self._opposing_sites = OpposingSites()
         self._compared: list[str] = []
         """The objects whose directions are compared in every round."""
@@ -572,8 +571,9 @@ class NetworkStage:
 
         The site hears of it with its next request.
         """
-        if self.state.method.updates_hold_noise:
-            # Updates with noise that are too large were refused.
+        method = self.state.method
+        if method.updates_hold_noise or method.sums_are_exact:
+            # What is too large was refused.
             return dict(norms)
         client_of = self.mailbox.client_of
         counted = dict(norms)

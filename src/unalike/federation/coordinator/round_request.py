@@ -175,6 +175,9 @@ def scaled_norms(
         client_update = replies[site].client_update
         assert client_update is not None, "norms are those of an update"
         steps[site] = float(client_update.steps)
+        if state.method.sums_are_exact:
+            # sums over k times as many samples are k times as large, and the squares of sums k^2 times
+            steps[site] = float(state.population.sizes[client_of[site]]) ** 2
         client = client_of[site]
         group = state.group(client)
         trained = started_from.get(client, group.state.round)
@@ -309,10 +312,15 @@ class RoundRequests(Requests[SiteReply]):
                 norms[site] = reply.norms
         # Then those that have trained nothing. Updates that are too large are scaled down when the round is complete.
         faults |= self.norm_guard.faults(norms)
-        if not self.state.method.updates_hold_noise:
+        method = self.state.method
+        if not (method.updates_hold_noise or method.sums_are_exact):
             return faults
 
-        # An update with noise is refused instead: scaled down, it would bring less noise to the sum than is accounted for.
+        # An update with noise is refused instead: scaled down, it would bring less noise to the sum than is accounted for. So are
+        # exact sums, which would be those of no samples; the update beside them counts for nothing.
+        if method.sums_are_exact:
+            for site, of_site in norms.items():
+                norms[site] = {what: norm for what, norm in of_site.items() if what != "update"}
         too_large = scaled_norms(self.norm_guard, self.state, self.mailbox.client_of, norms, values)
         for site, scaled in too_large.items():
             what, usual = next(iter(scaled.items()))
