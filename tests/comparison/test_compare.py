@@ -287,7 +287,8 @@ def test_compare_in_several_processes_tells_what_failed_in_one(people, small):
             self.head = nn.Linear(6, 4)
 
         def forward(self, x):
-            if torch.is_grad_enabled():
+            # the check before the first round passes two samples
+            if torch.is_grad_enabled() and len(x) > 2:
                 raise RuntimeError("broken")
             return self.head(x)
 
