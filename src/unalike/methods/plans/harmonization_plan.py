@@ -8,7 +8,6 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from unalike._utils.errors import UnalikeError
 from unalike.core.inputs import one_tensor
 from unalike.core.model import Model
 from unalike.core.types import Context, Output, Tree
@@ -51,36 +50,35 @@ class HarmonizationSums(ClientQuery):
         rows = [one_tensor(b.x, self.name).cpu() for b in inputs.batches]
         x = torch.cat(rows) if rows else torch.zeros(0, self.width)
         columns = columns_to_correct(x.shape[1:], self.columns, self.kept)
-        sums = site_sums(x, columns, self.kept)
-        if rows and not sums.suffices:
-            raise UnalikeError(
-                f"a client has {len(x)} training samples, found no two that differ; expected two of each client, whose scale is "
-                "estimated: leave it out"
-            )
-        return sums._asdict()
+        return site_sums(x, columns, self.kept)._asdict()
 
     def why_impossible(self, answer: Tree, samples: int) -> str:
         sums = SiteSums(**answer)
         if int(sums.rows) != samples:
             return f"sums of {int(sums.rows)} samples; expected {samples}"
-        if (sums.residual < 0).any():
-            return "a negative sum of squares"
-        return "" if sums.suffices else "sums of samples that do not differ"
+        return "a negative sum of squares" if (sums.residual < 0).any() else ""
 
 
 class HarmonizedModel(nn.Module):
     """`module` of samples [B, D] without the effects of their site, which are a fact of the client."""
 
-    def __init__(self, module: nn.Module, head: nn.Module | None, common: Harmonization):
+    def __init__(self, module: nn.Module, common: Harmonization):
         super().__init__()
         self.coefficients = nn.Parameter(common.coefficients, requires_grad=False)
         self.sigma = nn.Parameter(common.sigma, requires_grad=False)
         self.module = module
         self.columns = common.columns
         self.kept = common.kept
-        if head is not None:
-            # no submodule: the parameters have one name
-            self.__dict__["head"] = head
+
+    @property
+    def head(self) -> nn.Module:
+        """The head of the module."""
+        return self.module.head
+
+    @property
+    def projection(self) -> nn.Module:
+        """The projection of the module (MOON)."""
+        return self.module.projection
 
     def forward(self, x: Tensor, context: Context) -> Tensor | Output:
         """What the module makes of the corrected samples."""
@@ -99,8 +97,8 @@ class Combat(StagedPlan):
     its samples, in training and evaluation. `kept` are the positions of columns whose effect on others stays, such as the age;
     `columns` those that are corrected, by default all others.
 
-    A client without training samples keeps its inputs, one whose samples do not differ is refused. Samples of the server come from
-    no site, so none of them are scored. Limit: without effects of sites in the inputs it is nearly `method`.
+    A client with fewer than two training samples that differ keeps its inputs. Samples of the server come from no site, so none of
+    them are scored. Limit: without effects of sites in the inputs it is nearly `method`.
     """
 
     columns: tuple[NonNegativeInt, ...] | None = None
@@ -128,6 +126,5 @@ class Combat(StagedPlan):
 
 def harmonized_model(model: Model, common: Harmonization) -> Model:
     """The model of samples from which the effects of their site are taken."""
-    module = model.module(model.params, model.buffers)
-    head = module.get_submodule(model.head_path) if model.head_path else None
-    return Model(HarmonizedModel(module, head, common).to(next(iter(model.params.values()))))
+    module = HarmonizedModel(model.module(model.params, model.buffers), common)
+    return Model(module.to(next(iter(model.params.values()))))
