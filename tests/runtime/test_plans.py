@@ -802,7 +802,9 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
     assert {"class_counts", "histograms", "gradients", "harmonization_sums"} <= {*questions}
     for name in questions:
         fields = questions[name].__pydantic_fields__
-        made = questions[name](**{f: n for f, n in {"classes": 4, "width": 6}.items() if f in fields})
+        made = questions[name](
+            **{f: n for f, n in {"classes": 4, "width": 6}.items() if f in fields}
+        )
         empty, full = (
             made.answer(QueryInputs(model, find_task("classification"), model.params, buffers, b))
             for b in ((), some)

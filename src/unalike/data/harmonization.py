@@ -67,7 +67,12 @@ class SiteSums(NamedTuple):
 
 
 def site_sums(x: Tensor, columns: Sequence[int], kept: Sequence[int]) -> SiteSums:
-    """The sums of a client with the training samples x [n, D], in float64: all that leaves it."""
+    """The sums of a client with the training samples x [n, D], in float64: all that leaves it.
+
+    Raises `UnalikeError` for whole numbers, as tokens are.
+    """
+    if not x.is_floating_point():
+        raise UnalikeError(f"found inputs of {x.dtype}, as of tokens; expected rows of float32")
     x = x.cpu().double()
     y = x[:, list(columns)]
     c = x[:, list(kept)]
@@ -122,11 +127,10 @@ class Harmonization:
         shift = torch.zeros_like(self.sigma)
         scale = torch.ones_like(self.sigma)
         if sums.suffices:
-            columns = torch.tensor(self.columns, device=scale.device)
-            alpha, *beta = self.coefficients[:, columns].cpu().double()
+            columns = list(self.columns)
+            coefficients = self.coefficients[:, columns].cpu().double()
             sigma = self.sigma[columns].cpu().double()
-            beta = torch.stack(beta) if beta else alpha.new_zeros(0, len(alpha))
-            gamma, delta = _posterior_means(sums, alpha, beta, sigma)
+            gamma, delta = _posterior_means(sums, coefficients[0], coefficients[1:], sigma)
             shift[columns] = (sigma * gamma).to(shift)
             scale[columns] = delta.to(scale)
         return SiteEffects(shift, scale)
@@ -136,10 +140,10 @@ class Harmonization:
 
         z are the values y less alpha + c beta, over sigma.
         """
-        alpha = self.coefficients[0].to(x)
-        beta = self.coefficients[1:].to(x)
+        expected, *beta = self.coefficients.to(x)
         # no matrix product, which autocast would round
-        expected = alpha + (x[:, list(self.kept), None] * beta).sum(1)
+        for position, effect in zip(self.kept, beta, strict=True):
+            expected = expected + x[:, position, None] * effect
         return expected + (x - expected - effects.shift.to(x)) / effects.scale.to(x)
 
 
@@ -175,7 +179,7 @@ def _posterior_means(
 def estimate(
     sums: Sequence[SiteSums], width: int, columns: Sequence[int], kept: Sequence[int]
 ) -> Harmonization:
-    """What sites of D = `width` columns have in common, from their sums, as ComBat estimates it from the pooled samples (Johnson et al. 2007).
+    """What sites of D = `width` columns have in common, as ComBat estimates it from the pooled samples (Johnson et al. 2007).
 
     beta is that of least squares with an intercept a_k for each client; alpha = sum_k n_k a_k / N, sigma^2 is the mean squared
     residual.

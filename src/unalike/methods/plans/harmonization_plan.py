@@ -22,7 +22,7 @@ from unalike.data.harmonization import (
 )
 from unalike.methods.client_query import ClientQuery, QueryInputs, client_query
 from unalike.methods.method import Method
-from unalike.methods.parts.site_effects import InputCorrection
+from unalike.methods.parts.input_correction import InputCorrection
 from unalike.methods.plan import PlanInputs, PlanSteps, QueryStep, Stage
 from unalike.methods.plans.staged_plan import (
     MethodText,
@@ -90,7 +90,7 @@ class HarmonizedModel(nn.Module):
 
 @staged_plan
 class Combat(StagedPlan):
-    """ComBat (Johnson et al. 2007), then `method`: each client's inputs lose the shift and the scale that its site gives to columns.
+    """ComBat (Johnson et al. 2007), then `method`: inputs lose the shift and the scale that their site gives to columns.
 
     Every client sends sums of its training samples once; the server makes of them what all sites have in common, and sends that
     back. With it each client finds the effects of its own site, as ComBat does on the pooled samples, and takes them out of all
@@ -98,7 +98,8 @@ class Combat(StagedPlan):
     `columns` those that are corrected, by default all others.
 
     A client with fewer than two training samples that differ keeps its inputs. Samples of the server come from no site, so none of
-    them are scored. Limit: without effects of sites in the inputs it is nearly `method`.
+    them are scored; predictions need the training samples of the client whose site measured. Limit: without effects of sites in the
+    inputs it is nearly `method`.
     """
 
     columns: tuple[NonNegativeInt, ...] | None = None
@@ -119,12 +120,8 @@ class Combat(StagedPlan):
         ]
         common = estimate(sums, width, columns, self.kept)
 
-        model = harmonized_model(plan_inputs.model, common)
+        given = plan_inputs.model
+        module = HarmonizedModel(given.module(given.params, given.buffers), common)
+        model = Model(module.to(next(iter(given.params.values()))))
         start = {"all": ServerState(0, model.params, model.buffers, {})}
         yield Stage("train", method, plan_inputs.rounds, model=model, start=start)
-
-
-def harmonized_model(model: Model, common: Harmonization) -> Model:
-    """The model of samples from which the effects of their site are taken."""
-    module = HarmonizedModel(model.module(model.params, model.buffers), common)
-    return Model(module.to(next(iter(model.params.values()))))

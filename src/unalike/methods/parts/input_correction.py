@@ -47,8 +47,9 @@ class InputCorrection(Conditioner):
 
     def describe(self, data: Batch, outputs: int | None) -> Tree:
         """No effects: what the sites have in common is not known."""
-        width = one_tensor(data.x, self.name).flatten(1).shape[1]
-        return SiteEffects(torch.zeros(width), torch.ones(width))._asdict()
+        x = one_tensor(data.x, self.name).flatten(1)
+        none = torch.zeros(x.shape[1], device=x.device)
+        return SiteEffects(shift=none, scale=none + 1)._asdict()
 
     def shortfall(self, setup: Setup) -> str:
         if COEFFICIENTS in setup.model.params:
