@@ -88,7 +88,7 @@ def test_client_of_one_sample_keeps_its_inputs(clients):
 def test_columns_that_cannot_be_corrected_are_refused(clients, spec, message):
     def with_constant(samples):
         x, y = samples
-        return np.column_stack([x, np.full(len(x), 7, np.float32)]), y
+        return np.column_stack([x, np.full(len(x), 0.1, np.float32)]), y
 
     wider = [
         ua.ClientData(train=with_constant(c.train), test=with_constant(c.test)) for c in clients

@@ -74,23 +74,24 @@ def site_sums(x: Tensor, columns: Sequence[int], kept: Sequence[int]) -> SiteSum
     if not x.is_floating_point():
         raise UnalikeError(f"found inputs of {x.dtype}, as of tokens; expected rows of float32")
     x = x.cpu().double()
-    y = x[:, list(columns)]
-    c = x[:, list(kept)]
-    mean_y = y.sum(0) / max(len(x), 1)
-    mean_c = c.sum(0) / max(len(x), 1)
+    # constant columns have deviations of exactly 0 from their first value
+    first = x[:1].sum(0)
+    means = (x - first).sum(0) / max(len(x), 1)
+    deviations = x - first - means
+    means = first + means
 
     # rows of 0 give R its shape where samples are fewer than kept columns
-    padding = x.new_zeros(len(kept), len(kept))
-    q, r = torch.linalg.qr(torch.cat([c - mean_c, padding]))
-    deviations = torch.cat([y - mean_y, padding.new_zeros(len(kept), len(columns))])
-    products = q.T @ deviations
+    deviations = torch.cat([deviations, x.new_zeros(len(kept), x.shape[1])])
+    y = deviations[:, list(columns)]
+    q, r = torch.linalg.qr(deviations[:, list(kept)])
+    products = q.T @ y
     return SiteSums(
         rows=torch.tensor(len(x)),
-        mean_y=mean_y,
-        mean_c=mean_c,
+        mean_y=means[list(columns)],
+        mean_c=means[list(kept)],
         root=r[*torch.triu_indices(*r.shape)],
         products=products,
-        residual=(deviations - q @ products).square().sum(0),
+        residual=(y - q @ products).square().sum(0),
     )
 
 
@@ -277,7 +278,8 @@ def harmonized(
             "estimated"
         )
 
-    common = estimate(sums, *population.input_shape, columns, kept)
+    [width] = population.input_shape
+    common = estimate(sums, width, columns, kept)
     changed = [
         _harmonized_client(client, common, common.effects(s)) for client, s in zip(clients, sums)
     ]

@@ -8,6 +8,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
+from unalike.core import tree
 from unalike.core.inputs import one_tensor
 from unalike.core.model import Model
 from unalike.core.types import Context, Output, Tree
@@ -71,12 +72,12 @@ class HarmonizedModel(nn.Module):
         self.kept = common.kept
 
     @property
-    def head(self) -> nn.Module:
+    def head(self) -> Tensor | nn.Module:
         """The head of the module."""
         return self.module.head
 
     @property
-    def projection(self) -> nn.Module:
+    def projection(self) -> Tensor | nn.Module:
         """The projection of the module (MOON)."""
         return self.module.projection
 
@@ -114,10 +115,8 @@ class Combat(StagedPlan):
 
         query = HarmonizationSums(width, self.columns, self.kept)
         answers = yield QueryStep("sums", query)
-        sums = [
-            SiteSums(**{n: t[row] for n, t in answers.tree.items()})
-            for row in range(len(answers.clients))
-        ]
+        rows = range(len(answers.clients))
+        sums = [SiteSums(**tree.row(answers.tree, row)) for row in rows]
         common = estimate(sums, width, columns, self.kept)
 
         given = plan_inputs.model
