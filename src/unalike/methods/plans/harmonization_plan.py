@@ -98,9 +98,9 @@ class Combat(StagedPlan):
     its samples, in training and evaluation. `kept` are the positions of columns whose effect on others stays, such as the age;
     `columns` those that are corrected, by default all others.
 
-    A client with fewer than two training samples that differ keeps its inputs. Samples of the server come from no site, so none of
-    them are scored; predictions need the training samples of the client whose site measured. Limit: without effects of sites in the
-    inputs it is nearly `method`.
+    A client with fewer than two training samples that differ keeps its inputs. Samples of the server come from no site, so the
+    protocol `server` is refused; predictions need the training samples of the client whose site measured. Limit: without effects of
+    sites in the inputs it is nearly `method`.
     """
 
     columns: tuple[NonNegativeInt, ...] | None = None
