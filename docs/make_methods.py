@@ -134,7 +134,17 @@ FAMILIES = {
     "stages": Family(
         "Plans of several stages",
         "Remedies that train several models, ask the clients questions, or calibrate a model afterwards.",
-        ("ifca", "clustered", "fedconcat", "ccvr", "fedetf", "floco", "data_sharing", "diagnosis"),
+        (
+            "ifca",
+            "clustered",
+            "fedconcat",
+            "ccvr",
+            "fedetf",
+            "floco",
+            "combat",
+            "data_sharing",
+            "diagnosis",
+        ),
     ),
     "selection": Family(
         "Selection of clients",

@@ -28,6 +28,7 @@ SPECS = {
     "client_dp": "client_dp(noise_multiplier=0, clip=0.1)",  # noise is secret at every site
     "dp_sgd": "dp_sgd(noise_multiplier=0, clip=0.1)",
     "clustered": "clustered(eps1=100, eps2=0.001, warmup=1)",
+    "combat": "combat(kept=(0,))",
     "conditional": "fedavg + conditional",
     "fedconcat": "fedconcat(clusters=2, encoder_rounds=1, classifier_rounds=1)",
     "ifca": "ifca(clusters=2)",

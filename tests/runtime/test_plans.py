@@ -32,9 +32,10 @@ PLANS = {
     "data_sharing": "data_sharing(fraction=0.2, method='scaffold')",
     "fedetf": "fedetf(width=5, method='fedprox')",
     "floco": "floco(endpoints=3, method='fedprox')",
+    "combat": "combat(kept=(0,), method='scaffold')",
     "diagnosis": "diagnosis(noise=1)",
 }
-QUERIES = {"fedconcat": 1, "ccvr": 1, "diagnosis": 5}
+QUERIES = {"fedconcat": 1, "ccvr": 1, "combat": 1, "diagnosis": 5}
 FULL = ua.Work(batch_size=None, lr=0.1)
 
 
@@ -788,7 +789,7 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
     from unalike.core.model import Model
     from unalike.core.types import Batch
     from unalike.methods.client_query import registry as questions
-    from unalike.methods.plans import diagnosis_plan  # noqa: F401  (registers its queries)
+    from unalike.methods.plans import diagnosis_plan, harmonization_plan  # noqa: F401  (they register their queries)
 
     model, ends = Model(net()), torch.arange(2.0)
     buffers = model.buffers | {
@@ -798,10 +799,12 @@ def test_query_answer_without_samples_is_zero_with_same_shape(population):
     }
     rows = torch.from_numpy(population.train[0])
     some = (Batch(population.x[rows], population.y[rows]),)
-    assert {"class_counts", "histograms", "gradients"} <= {*questions}
+    assert {"class_counts", "histograms", "gradients", "harmonization_sums"} <= {*questions}
     for name in questions:
-        counted = {"classes": 4} if "classes" in questions[name].__pydantic_fields__ else {}
-        made = questions[name](**counted)
+        fields = questions[name].__pydantic_fields__
+        made = questions[name](
+            **{f: n for f, n in {"classes": 4, "width": 6}.items() if f in fields}
+        )
         empty, full = (
             made.answer(QueryInputs(model, find_task("classification"), model.params, buffers, b))
             for b in ((), some)

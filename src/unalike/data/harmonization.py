@@ -1,7 +1,7 @@
 """ComBat: effects of a site on location and scale of its inputs, estimated from sums that clients give.
 
-`site_sums` is what a client sends, `estimate` what the server makes of it, and `Harmonization.corrected` what a client does
-with the answer; `harmonized` does all three for a simulation.
+`site_sums` is what a client sends, `estimate` what the server makes of it, and with the answer the client takes its own
+`SiteEffects` out of its samples. `harmonized` does all this for a simulation, the plan `combat` in a run.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from unalike._utils.errors import UnalikeError
-from unalike.core.inputs import is_one_tensor
-from unalike.data.array_checks import Pair
 from unalike.data.client_data import ClientData
 from unalike.data.population import Population
 
@@ -29,36 +27,79 @@ MAX_ITERATIONS = 10_000
 
 
 class SiteSums(NamedTuple):
-    """The sums of one client: n, means of G columns y and of P kept columns c, and products of deviations from these means.
+    """The sums of one client: of its deviations Y [n, G] and C [n, P] from the means of columns y and of kept columns c.
+
+    C = Q R, Q with orthonormal columns, R an upper triangle.
 
     Attributes:
-        rows: Number of training samples n.
+        rows: Number of training samples n, [].
         mean_y: Means of y, [G].
         mean_c: Means of c, [P].
-        yy: Sums of squares of y, [G].
-        cy: Sums of products, [P, G].
-        cc: Sums of products, [P, P].
+        root: R by rows, without the zeros below its diagonal, [P (P + 1) / 2].
+        products: Q^T Y, [P, G].
+        residual: Sums of squares of Y - Q Q^T Y, [G].
     """
 
-    rows: int
-    mean_y: np.ndarray
-    mean_c: np.ndarray
-    yy: np.ndarray
-    cy: np.ndarray
-    cc: np.ndarray
+    rows: Tensor
+    mean_y: Tensor
+    mean_c: Tensor
+    root: Tensor
+    products: Tensor
+    residual: Tensor
+
+    @property
+    def triangle(self) -> Tensor:
+        """R, [P, P]."""
+        kept = len(self.mean_c)
+        triangle = self.root.new_zeros(kept, kept)
+        triangle[*torch.triu_indices(kept, kept)] = self.root
+        return triangle
+
+    @property
+    def suffices(self) -> bool:
+        """Whether the scale of the client can be estimated: it has two samples or more, which differ."""
+        varies = bool(self.products.any() or self.residual.any())
+        return varies and int(self.rows) >= LEAST_SAMPLES
+
+    def squares(self, beta: Tensor) -> Tensor:
+        """Sums of squares of Y - C beta, [G]."""
+        return self.residual + (self.products - self.triangle @ beta).square().sum(0)
 
 
-def site_sums(x: np.ndarray, columns: Sequence[int], kept: Sequence[int]) -> SiteSums:
-    """The sums of a client with the training samples x [n, D]: all that leaves it."""
-    y = x[:, columns].astype(np.float64)
-    c = x[:, kept].astype(np.float64)
-    mean_y = y.mean(0)
-    mean_c = c.mean(0)
-    y = y - mean_y
-    c = c - mean_c
+def site_sums(x: Tensor, columns: Sequence[int], kept: Sequence[int]) -> SiteSums:
+    """The sums of a client with the training samples x [n, D], in float64: all that leaves it.
+
+    Raises `UnalikeError` for whole numbers, as tokens are.
+    """
+    if not x.is_floating_point():
+        raise UnalikeError(f"found inputs of {x.dtype}, as of tokens; expected rows of float32")
+    x = x.cpu().double()
+    # constant columns have deviations of exactly 0 from their first value
+    first = x[:1].sum(0)
+    means = (x - first).sum(0) / max(len(x), 1)
+    deviations = x - first - means
+    means = first + means
+
+    # rows of 0 give R its shape where samples are fewer than kept columns
+    deviations = torch.cat([deviations, x.new_zeros(len(kept), x.shape[1])])
+    y = deviations[:, list(columns)]
+    q, r = torch.linalg.qr(deviations[:, list(kept)])
+    products = q.T @ y
     return SiteSums(
-        rows=len(x), mean_y=mean_y, mean_c=mean_c, yy=(y * y).sum(0), cy=c.T @ y, cc=c.T @ c
+        rows=torch.tensor(len(x)),
+        mean_y=means[list(columns)],
+        mean_c=means[list(kept)],
+        root=r[*torch.triu_indices(*r.shape)],
+        products=products,
+        residual=(y - q @ products).square().sum(0),
     )
+
+
+class SiteEffects(NamedTuple):
+    """What a site does to the values of its columns: it multiplies their deviations by `scale` and adds `shift`, [D] each."""
+
+    shift: Tensor
+    scale: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,112 +109,139 @@ class Harmonization:
     Attributes:
         columns: Positions of the G columns that are corrected.
         kept: Positions of the P columns whose effect is kept.
-        alpha: Means without effects, [G].
-        beta: Effects of the kept columns, [P, G].
-        sigma: Pooled deviations of the residuals, [G].
-        gamma: Shifts of the clients, [K, G].
-        delta: Scales of the clients, [K, G].
+        coefficients: alpha, the means without effects, and under it beta, the effects of the kept columns, [1 + P, D]; 0 in columns
+            that are not corrected.
+        sigma: Pooled deviations of the residuals, [D]; 0 in columns that are not corrected.
     """
 
-    columns: tuple[int, ...]
-    kept: tuple[int, ...]
-    alpha: np.ndarray
-    beta: np.ndarray
-    sigma: np.ndarray
-    gamma: np.ndarray
-    delta: np.ndarray
+    columns: Sequence[int]
+    kept: Sequence[int]
+    coefficients: Tensor
+    sigma: Tensor
 
-    def corrected(self, x: np.ndarray, client: int) -> np.ndarray:
-        """The samples x [n, D] of a client without its shift and scale, in float64: alpha + c beta + sigma (z - gamma_k) / delta_k.
+    def effects(self, sums: SiteSums) -> SiteEffects:
+        """The effects of a client with these sums: `shift` sigma gamma_k, `scale` delta_k. They are none where sums do not suffice.
+
+        gamma_k and delta_k^2 are means of their conditional posteriors, iterated until they agree, with the priors N(m, t^2) and
+        inverse gamma, whose moments are those of the client's estimates over the columns.
+        """
+        shift = torch.zeros_like(self.sigma)
+        scale = torch.ones_like(self.sigma)
+        if sums.suffices:
+            columns = list(self.columns)
+            coefficients = self.coefficients[:, columns].cpu().double()
+            sigma = self.sigma[columns].cpu().double()
+            gamma, delta = _posterior_means(sums, coefficients[0], coefficients[1:], sigma)
+            shift[columns] = (sigma * gamma).to(shift)
+            scale[columns] = delta.to(scale)
+        return SiteEffects(shift, scale)
+
+    def corrected(self, x: Tensor, effects: SiteEffects) -> Tensor:
+        """The samples x [B, D] without the effects of their site: alpha + c beta + sigma (z - gamma_k) / delta_k.
 
         z are the values y less alpha + c beta, over sigma.
         """
-        result = x.astype(np.float64)
-        expected = self.alpha + result[:, self.kept] @ self.beta
-        shift = self.sigma * self.gamma[client]
-        residual = result[:, self.columns] - expected - shift
-        result[:, self.columns] = expected + residual / self.delta[client]
-        return result
+        expected, *beta = self.coefficients.to(x)
+        # no matrix product, which autocast would round
+        for position, effect in zip(self.kept, beta, strict=True):
+            expected = expected + x[:, position, None] * effect
+        return expected + (x - expected - effects.shift.to(x)) / effects.scale.to(x)
+
+
+def _posterior_means(
+    sums: SiteSums, alpha: Tensor, beta: Tensor, sigma: Tensor
+) -> tuple[Tensor, Tensor]:
+    """gamma and delta of a client, [G] each."""
+    rows = sums.rows.double()
+    gamma_hat = (sums.mean_y - sums.mean_c @ beta - alpha) / sigma
+    spread = sums.squares(beta) / sigma**2
+    variance_hat = spread / (rows - 1)
+    prior_mean = gamma_hat.mean()
+    weight = rows * gamma_hat.var()
+    # an inverse gamma distribution of mean m and variance u m^2 has the shape 2 + 1 / u and the scale m (1 + 1 / u): times u below
+    mean = variance_hat.mean()
+    u = variance_hat.var() / mean**2
+
+    gamma = gamma_hat
+    variance = variance_hat
+    for _ in range(MAX_ITERATIONS):
+        before = torch.stack([gamma, variance])
+        gamma = (weight * gamma_hat + variance * prior_mean) / (weight + variance)
+        squares = spread + rows * (gamma_hat - gamma) ** 2
+        variance = (mean * (1 + u) + u * squares / 2) / (1 + u * (1 + rows / 2))
+        change = (torch.stack([gamma, variance]) - before).abs()
+        if (change <= LARGEST_CHANGE * (1 + before.abs())).all():
+            return gamma, variance.sqrt()
+    raise UnalikeError(
+        "the effects of a site did not settle; expected columns with finite values, of which some vary at each client"
+    )
 
 
 def estimate(
-    sums: Sequence[SiteSums], columns: Sequence[int], kept: Sequence[int]
+    sums: Sequence[SiteSums], width: int, columns: Sequence[int], kept: Sequence[int]
 ) -> Harmonization:
-    """The effects of the sites from their sums, as ComBat estimates them from the pooled samples (Johnson et al. 2007).
+    """What sites of D = `width` columns have in common, as ComBat estimates it from the pooled samples (Johnson et al. 2007).
 
     beta is that of least squares with an intercept a_k for each client; alpha = sum_k n_k a_k / N, sigma^2 is the mean squared
-    residual. gamma_k and delta_k^2 are means of their conditional posteriors, iterated until they agree, with the priors
-    N(m_k, t_k^2) and inverse gamma, whose moments are those of the client's estimates over the columns.
+    residual.
 
     Raises:
         UnalikeError: A column is constant at all clients, or the effect of a kept one cannot be told from those of the sites.
     """
-    counts = np.array([s.rows for s in sums], np.float64)[:, None]
-    cc = sum(s.cc for s in sums)
-    cy = sum(s.cy for s in sums)
-    if len(kept) and np.linalg.matrix_rank(cc) < len(kept):
+    counts = torch.stack([s.rows for s in sums]).double()
+    roots = torch.cat([s.triangle for s in sums])
+    if torch.linalg.matrix_rank(roots) < len(kept):
         raise UnalikeError(
             f"the kept columns {list(kept)} are constant at every client, or follow from each other; "
             "expected columns that vary within clients: leave such a column out"
         )
-    beta = np.linalg.solve(cc, cy)
+    beta = torch.linalg.pinv(roots) @ torch.cat([s.products for s in sums])
 
-    # least squares, from the sums alone
-    intercepts = np.stack([s.mean_y - s.mean_c @ beta for s in sums])
-    alpha = (counts * intercepts).sum(0) / counts.sum()
-    squares = []
-    for s in sums:
-        fitted = np.einsum("pg,pq,qg->g", beta, s.cc, beta)
-        squares.append(s.yy - 2 * (beta * s.cy).sum(0) + fitted)
-    residuals = np.stack(squares).clip(0)
-    sigma = np.sqrt(residuals.sum(0) / counts.sum())
+    intercepts = torch.stack([s.mean_y - s.mean_c @ beta for s in sums])
+    squares = torch.stack([s.squares(beta) for s in sums])
+    sigma = (squares.sum(0) / counts.sum()).sqrt()
     constant = [column for column, deviation in zip(columns, sigma) if not deviation > 0]
     if constant:
         raise UnalikeError(
             f"the columns {constant} are constant at every client; leave them out of the columns to correct"
         )
+    alpha = counts @ intercepts / counts.sum()
 
-    # what sites add to standardized values, before it is drawn towards their means over the columns
-    gamma_hat = (intercepts - alpha) / sigma
-    spread = residuals / sigma**2
-    gamma, variance = _posterior_means(gamma_hat, spread, counts)
-    return Harmonization(
-        columns=tuple(columns),
-        kept=tuple(kept),
-        alpha=alpha,
-        beta=beta,
-        sigma=sigma,
-        gamma=gamma,
-        delta=np.sqrt(variance),
-    )
+    # columns that are not corrected have 0
+    coefficients = beta.new_zeros(1 + len(kept), width)
+    coefficients[:, list(columns)] = torch.cat([alpha[None], beta])
+    deviations = sigma.new_zeros(width)
+    deviations[list(columns)] = sigma
+    return Harmonization(columns, kept, coefficients, deviations)
 
 
-def _posterior_means(
-    gamma_hat: np.ndarray, spread: np.ndarray, counts: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """gamma and delta^2, [K, G] each, from shifts, sums of squares about them, both [K, G], and numbers of samples [K, 1]."""
-    variance_hat = spread / (counts - 1)
-    prior_mean = gamma_hat.mean(1, keepdims=True)
-    prior_variance = gamma_hat.var(1, ddof=1, keepdims=True)
-    # an inverse gamma distribution of shape a and scale b has the mean b / (a - 1) and the variance mean^2 / (a - 2)
-    mean = variance_hat.mean(1, keepdims=True)
-    shape = mean**2 / variance_hat.var(1, ddof=1, keepdims=True) + 2
-    scale = mean * (shape - 1)
+def columns_to_correct(
+    input_shape: Sequence[Any], columns: Sequence[int] | None, kept: Sequence[int]
+) -> list[int]:
+    """The columns that are corrected: those given, or all that are not kept.
 
-    gamma = gamma_hat
-    variance = variance_hat
-    for _ in range(MAX_ITERATIONS):
-        before = np.stack([gamma, variance])
-        weight = counts * prior_variance
-        gamma = (weight * gamma_hat + variance * prior_mean) / (weight + variance)
-        squares = spread + counts * (gamma_hat - gamma) ** 2
-        variance = (scale + squares / 2) / (shape + counts / 2 - 1)
-        change = np.abs(np.stack([gamma, variance]) - before)
-        if (change <= LARGEST_CHANGE * (1 + np.abs(before))).all():
-            return gamma, variance
-    raise UnalikeError(
-        "the effects of the sites did not settle; expected columns with finite values, of which some vary at each client"
-    )
+    Raises `UnalikeError` for inputs of a shape that is none of rows, for columns that are not there, and for fewer than two.
+    """
+    if len(input_shape) != 1 or not isinstance(input_shape[0], int):
+        raise UnalikeError(
+            f"found inputs of shape {tuple(input_shape)}, expected rows of numbers: "
+            "give features of images in their place"
+        )
+    positions = range(input_shape[0])
+    if columns is None:
+        columns = [d for d in positions if d not in kept]
+    unknown = [d for d in (*columns, *kept) if d not in positions]
+    if unknown or len(set(columns)) < len(columns):
+        raise UnalikeError(
+            f"found the columns {list(columns)} to correct and {list(kept)} to keep; "
+            f"expected positions from 0 to {positions[-1]}, each once"
+        )
+    if len(columns) < LEAST_COLUMNS or set(columns) & set(kept):
+        raise UnalikeError(
+            f"found the columns {list(columns)} to correct beside {list(kept)} to keep; "
+            "expected two columns or more that are not kept"
+        )
+    return list(columns)
 
 
 def harmonized(
@@ -200,48 +268,31 @@ def harmonized(
         UnalikeError: Inputs are no rows, a client has fewer than two training samples, there is no such column, fewer than two
             are corrected, or `estimate` refuses the columns.
     """
-    if not is_one_tensor(population.x) or len(population.input_shape) != 1:
-        raise UnalikeError(
-            f"found inputs of shape {population.input_shape}, expected rows of numbers: "
-            "give features of images in their place"
-        )
-    positions = range(population.input_shape[0])
-    if columns is None:
-        columns = [d for d in positions if d not in kept]
-    unknown = [d for d in (*columns, *kept) if d not in positions]
-    if unknown or len(set(columns)) < len(columns):
-        raise UnalikeError(
-            f"found the columns {list(columns)} to correct and {list(kept)} to keep; "
-            f"expected positions from 0 to {positions[-1]}, each once"
-        )
-    if len(columns) < LEAST_COLUMNS or set(columns) & set(kept):
-        raise UnalikeError(
-            f"found the columns {list(columns)} to correct beside {list(kept)} to keep; "
-            "expected two columns or more that are not kept"
-        )
-    small = [population.names[int(k)] for k in np.flatnonzero(population.sizes < LEAST_SAMPLES)]
+    columns = columns_to_correct(population.input_shape, columns, kept)
+    clients = list(population)
+    sums = [site_sums(client.train[0], columns, kept) for client in clients]
+    small = [name for name, s in zip(population.names, sums) if not s.suffices]
     if small:
         raise UnalikeError(
-            f"client {small[0]!r} has fewer than two training samples; expected two of each client, whose scale is estimated"
+            f"client {small[0]!r} has fewer than two training samples that differ; expected two of each client, whose scale is "
+            "estimated"
         )
 
-    clients = list(population)
-    sums = [site_sums(client.train[0].numpy(force=True), columns, kept) for client in clients]
-    effects = estimate(sums, columns, kept)
-    corrected = [_corrected_client(client, effects, k) for k, client in enumerate(clients)]
-    result = Population.of(corrected, classes=population.classes, task=population.task)
+    [width] = population.input_shape
+    common = estimate(sums, width, columns, kept)
+    changed = [
+        _harmonized_client(client, common, common.effects(s)) for client, s in zip(clients, sums)
+    ]
+    result = Population.of(changed, classes=population.classes, task=population.task)
     return replace(result, clusters=population.clusters)
 
 
-def _corrected_client(client: ClientData, effects: Harmonization, number: int) -> ClientData:
+def _harmonized_client(
+    client: ClientData, common: Harmonization, effects: SiteEffects
+) -> ClientData:
     """The client with its samples corrected."""
-
-    def corrected(samples: Pair) -> Pair:
-        x, y = samples
-        values = effects.corrected(x.numpy(force=True), number)
-        return torch.from_numpy(values).to(x), y
-
-    splits: dict[str, Any] = {}
-    for split, samples in client.splits().items():
-        splits[split] = corrected(samples)
+    splits: dict[str, Any] = {
+        split: (common.corrected(x.double(), effects).to(x), y)
+        for split, (x, y) in client.splits().items()
+    }
     return replace(client, **splits)

@@ -38,6 +38,7 @@ class PlanInputs:
         task: Task of the labels.
         groups: Name of a network -> numbers of the clients that have it; None: all have one.
         models: Name of a network -> its model; None: there is one.
+        input_shape: Shape of one sample; of several arrays, that of each.
     """
 
     clients: int
@@ -50,6 +51,7 @@ class PlanInputs:
     task: Task = ASSUMED_TASK
     groups: dict[str, tuple[int, ...]] | None = None
     models: Mapping[str, Model] | None = None
+    input_shape: tuple[Any, ...] = ()
 
 
 States = Mapping[str, ServerState]

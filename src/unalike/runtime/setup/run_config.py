@@ -333,6 +333,7 @@ class RunConfig:
             task=population.task,
             groups=self.groups,
             models=self.models,
+            input_shape=population.input_shape,
         )
 
     @cached_property
