@@ -96,7 +96,7 @@ def site_sums(x: Tensor, columns: Sequence[int], kept: Sequence[int]) -> SiteSum
 
 
 class SiteEffects(NamedTuple):
-    """What a site does to the values of its columns: it multiplies their deviations by `scale` and adds `shift`, [D] each."""
+    """Effects of a site on its columns: their deviations are multiplied by `scale`, and `shift` is added, [D] each."""
 
     shift: Tensor
     scale: Tensor
@@ -180,7 +180,7 @@ def _posterior_means(
 def estimate(
     sums: Sequence[SiteSums], width: int, columns: Sequence[int], kept: Sequence[int]
 ) -> Harmonization:
-    """What sites of D = `width` columns have in common, as ComBat estimates it from the pooled samples (Johnson et al. 2007).
+    """The common values of sites of D = `width` columns, as ComBat estimates them from the pooled samples (Johnson et al. 2007).
 
     beta is that of least squares with an intercept a_k for each client; alpha = sum_k n_k a_k / N, sigma^2 is the mean squared
     residual.

@@ -82,7 +82,7 @@ class HarmonizedModel(nn.Module):
         return self.module.projection
 
     def forward(self, x: Tensor, context: Context) -> Tensor | Output:
-        """What the module makes of the corrected samples."""
+        """The output of the module for the corrected samples."""
         common = Harmonization(self.columns, self.kept, self.coefficients, self.sigma)
         effects = SiteEffects(**context[InputCorrection.name])
         result: Tensor | Output = self.module(common.corrected(x, effects))
