@@ -45,23 +45,26 @@ class Normed(nn.Module):
         return self.head(torch.relu(self.norm(self.conv(x))).flatten(1))
 
 
-def clients():
+def clients(shape=(1, 8, 8)):
     g = torch.Generator().manual_seed(0)
 
     def some(n):
-        return torch.randn(n, 1, 8, 8, generator=g), torch.randint(0, 3, (n,), generator=g)
+        return torch.randn(n, *shape, generator=g), torch.randint(0, 3, (n,), generator=g)
 
     return [ua.ClientData(train=some(n), test=some(5)) for n in (2, 5, 6, 8)]
 
 
 def train(method, device, executor="loop", model="mlp(hidden=(6,))", work=None, **more):
     """Train two rounds, or resume from a folder."""
-    proxy = clients()[0].test
+    # combat corrects rows, not images
+    shape = (64,) if method == PLANS["combat"] else (1, 8, 8)
+    owners = clients(shape)
+    proxy = owners[0].test
     work = ua.Work(batch_size=4, lr=0.05, **({"momentum": 0.9} if work is None else work))
     options = {"rounds": 2, "seed": 1, "progress": lambda row, what="": None} | more
     return ua.run(
         method,
-        clients(),
+        owners,
         model=model,
         work=work,
         proxy=proxy,

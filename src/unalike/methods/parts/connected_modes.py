@@ -100,7 +100,8 @@ def centers(gradients: Tensor, endpoints: int) -> Tensor:
 
     The largest entry of each component is positive. Components that K clients do not have are 0.
     """
-    gradients = gradients.double().cpu()
+    # a device may have no float64
+    gradients = gradients.cpu().double()
     u, lengths, _ = torch.linalg.svd(gradients - gradients.mean(0), full_matrices=False)
     signs = u.gather(0, u.abs().argmax(0, keepdim=True)).sign()
     components = (signs * u * lengths)[:, :endpoints]
