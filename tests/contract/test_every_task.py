@@ -284,6 +284,7 @@ def unmet_needs(method, task):
 OTHER_NEEDS = {
     "conditional": ["conditional"],
     "cluster_oracle": ["needs the true clusters"],
+    "combat": ["expected rows"],
     "newton": ["newton fits one label of each sample"],
     "newton_own_intercepts": ["newton fits one label of each sample", "baseline hazards"],
 }
