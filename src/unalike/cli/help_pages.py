@@ -5,6 +5,7 @@ They name no class of click: newer releases of Typer bring their own copy of it.
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import typer
@@ -14,8 +15,6 @@ from unalike._utils.errors import refuse_empty_path
 
 MAX_SUMMARY_LENGTH = 10_000
 """A limit in characters that no summary reaches."""
-PATHS = ("path", "file", "directory")
-"""The names of click's kinds of paths."""
 
 
 class DocumentedGroup(TyperGroup):
@@ -47,17 +46,19 @@ class DocumentedCommand(TyperCommand):
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        for parameter in self.params:
-            if parameter.type.name in PATHS:
-                parameter.type.convert = _of_written(parameter.type.convert)  # type: ignore[method-assign]
-        arguments: list[Any] = [p for p in self.params if p.param_type_name == "argument"]
-        if arguments and self.callback is not None:
-            declared = inspect.signature(self.callback, eval_str=True).parameters
-            for argument in arguments:
-                annotation = declared[argument.name or ""].annotation
+        if self.callback is None:
+            return
+        declared = inspect.signature(self.callback, eval_str=True).parameters
+        # their classes differ from release to release
+        parameters: list[Any] = [p for p in self.params if p.name in declared]
+        for parameter in parameters:
+            annotation = declared[parameter.name].annotation
+            if _is_path(annotation):
+                parameter.process_value = _of_written(parameter)
+            if parameter.param_type_name == "argument":
                 _, *metadata = get_args(annotation)
                 texts = [info.help for info in metadata if hasattr(info, "help")]
-                argument.help = texts[0] if texts else None
+                parameter.help = texts[0] if texts else None
 
     def invoke(self, ctx: Any) -> Any:
         """Call the command, and leave its values in the context's object, where who called the app reads them."""
@@ -69,12 +70,20 @@ class DocumentedCommand(TyperCommand):
         """Write nothing: Typer writes arguments in front of options."""
 
 
-def _of_written(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """The conversion of a text into a path. It raises `UnalikeError` for an empty one, which would stand for the current folder."""
+def _is_path(annotation: Any) -> bool:
+    """Whether a value of this type is a path, or has paths in it."""
+    return annotation is Path or any(map(_is_path, get_args(annotation)))
 
-    def converted(value: Any, parameter: Any, context: Any) -> Any:
-        refuse_empty_path(parameter.opts[0], value)
-        return convert(value, parameter, context)
+
+def _of_written(parameter: Any) -> Callable[[Any, Any], Any]:
+    """The conversion of texts into paths. It raises `UnalikeError` for an empty one, which would be the current folder."""
+    convert = parameter.process_value
+
+    def converted(context: Any, value: Any) -> Any:
+        texts = value if isinstance(value, list | tuple) else [value]
+        for text in texts:
+            refuse_empty_path(parameter.opts[0], text)
+        return convert(context, value)
 
     return converted
 
