@@ -219,6 +219,11 @@ class Method(Plan):
         return any(p.updates_hold_noise for p in self.parts)
 
     @cached_property
+    def refuses_large_updates(self) -> bool:
+        """Whether what is too large is refused: scaled down, it would bring too little noise, or be the sums of no samples."""
+        return self.updates_hold_noise or self.sums_are_exact
+
+    @cached_property
     def sends_finite_values(self) -> bool:
         """Whether what a client sends is finite whatever its samples are."""
         return any(p.sends_finite_values for p in self.parts)

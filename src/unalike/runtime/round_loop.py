@@ -342,7 +342,7 @@ def _aggregate(clients: StageBackend, updates: RoundUpdates, result: RoundResult
 def _of_group(stage: StageState, name: str) -> Iterator[None]:
     """Mark the notes of this block as those of a group, whose values nothing may write over."""
     state = stage.groups[name].state
-    with notes_about(name), untouched(stage.method, state.params | state.buffers):
+    with notes_about(name), untouched(stage.method, state.params | state.buffers, state.round):
         yield
 
 

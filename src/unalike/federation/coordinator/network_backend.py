@@ -571,9 +571,7 @@ class NetworkStage:
 
         The site hears of it with its next request.
         """
-        method = self.state.method
-        if method.updates_hold_noise or method.sums_are_exact:
-            # What is too large was refused.
+        if self.state.method.refuses_large_updates:
             return dict(norms)
         client_of = self.mailbox.client_of
         counted = dict(norms)

@@ -313,11 +313,10 @@ class RoundRequests(Requests[SiteReply]):
         # Then those that have trained nothing. Updates that are too large are scaled down when the round is complete.
         faults |= self.norm_guard.faults(norms)
         method = self.state.method
-        if not (method.updates_hold_noise or method.sums_are_exact):
+        if not method.refuses_large_updates:
             return faults
 
-        # An update with noise is refused instead: scaled down, it would bring less noise to the sum than is accounted for. So are
-        # exact sums, which would be those of no samples; the update beside them counts for nothing.
+        # the update beside exact sums counts for nothing
         if method.sums_are_exact:
             for site, of_site in norms.items():
                 norms[site] = {what: norm for what, norm in of_site.items() if what != "update"}

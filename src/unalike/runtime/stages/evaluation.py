@@ -107,7 +107,7 @@ class Evaluator:
         for group, state in stage.states.items():
             for name, t in state.params.items():
                 values[f"{group}: {name}"] = t
-        with untouched(stage.method, values):
+        with untouched(stage.method, values, stage.round):
             measured_splits = {name: measured(name) for name in self.names(stage)}
 
         # One column for each protocol, split and metric: of all clients together in the row, of each one in the table.

@@ -207,7 +207,7 @@ class LocalStage:
         for name, ids in self._cohorts([*arrivals.rounds]).items():
             group = state.groups[name]
             values = group.state.params | group.state.buffers
-            with notes_about(name), untouched(group.method, values):
+            with notes_about(name), untouched(group.method, values, group.state.round):
                 groups[name] = group.train(ids, started_from)
         updates = self._with_costs(asked, groups, arrivals.lost, self.clock() - started)
         turns = [self._with_bytes(turn, groups) for turn in arrivals.turns]
